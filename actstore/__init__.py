@@ -1,0 +1,68 @@
+"""actstore: a labelled, resumable on-disk store of transformer activations.
+
+Names are imported on first use, so that opening and querying a store loads neither
+torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actstore.corpus import Corpus, Document, read_corpus
+    from actstore.extraction import extract
+    from actstore.fitting import LinearMap, MapSet, fit, load_maps
+    from actstore.grams import Gram, gram
+    from actstore.models import LanguageModel, load_model
+    from actstore.store import Run, Store, open
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Corpus": "actstore.corpus",
+    "Document": "actstore.corpus",
+    "Gram": "actstore.grams",
+    "LanguageModel": "actstore.models",
+    "LinearMap": "actstore.fitting",
+    "MapSet": "actstore.fitting",
+    "Run": "actstore.store",
+    "Store": "actstore.store",
+    "extract": "actstore.extraction",
+    "fit": "actstore.fitting",
+    "gram": "actstore.grams",
+    "load_maps": "actstore.fitting",
+    "load_model": "actstore.models",
+    "open": "actstore.store",
+    "read_corpus": "actstore.corpus",
+}
+
+__all__ = [
+    "Corpus",
+    "Document",
+    "Gram",
+    "LanguageModel",
+    "LinearMap",
+    "MapSet",
+    "Run",
+    "Store",
+    "extract",
+    "fit",
+    "gram",
+    "load_maps",
+    "load_model",
+    "open",
+    "read_corpus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'actstore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""Analyses of stored transformer activations, after two papers and beyond them."""
