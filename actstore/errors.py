@@ -76,5 +76,9 @@ class FitError(ActstoreError, ValueError):
     """A map that cannot be fitted, applied or loaded."""
 
 
+class AnalysisError(ActstoreError, ValueError):
+    """An analysis that the runs, maps or results at hand do not allow."""
+
+
 class MissingDependencyError(ActstoreError, ImportError):
     """An optional package is needed; the message says which extra brings it."""

@@ -1,0 +1,254 @@
+"""How well hidden layers already predict what the model will say.
+
+"Jump to Conclusions" (arXiv 2303.09435) §3: decode the state of layer l through a map to the last
+layer (``mat``) or as it is (``id``), and compare its best token with the model's own distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from actstore.errors import AnalysisError
+from analysis import results, stats
+from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last, require_finite, stream
+from analysis.peeking import peek, peek_table
+
+if TYPE_CHECKING:
+    from actstore.models import LanguageModel
+    from actstore.store import Run
+
+__all__ = ["curves", "curves_table", "peek", "peek_table"]
+
+LEVEL = 0.95
+
+
+def curves(
+    run: Run,
+    maps: Mapping[tuple[int, int], Any] | None,
+    model: LanguageModel,
+    *,
+    ks: Sequence[int] = (1, 5, 10),
+    shortcuts: Sequence[str] = SHORTCUTS,
+    cluster: str | None = "document",
+    memory: int = MEMORY,
+    per_sample: bool = False,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """Precision@k and surprisal of the predictions read off every layer.
+
+    With z = decode(M h_l), M the map l → L (``mat``) or the identity (``id``), t = argmax z (the
+    lowest id where several are best), and p the softmax of the model's own final logits
+    decode(h_L): **Precision@k** = mean[t is in the top k of p], **surprisal** = mean[−ln p(t)]
+    ("Jump to Conclusions" §3). It is agreement with the model, not with the text. The rank of t
+    in p is the number of tokens with a strictly greater final logit; t is in the top k if its
+    rank is below k, so tokens that tie for place k all count. At layer L the prediction is the
+    model's own: Precision is 1. For a masked model ``decode`` is its MLM head, and all else is
+    the same.
+
+    Parameters
+    ----------
+    run : Run
+        Evaluation samples; their layers of the residual stream must include the last, L.
+    maps : MapSet, or None
+        Maps (l, L) for ``mat``, fitted on other samples; not needed for ``id`` alone.
+    model : LanguageModel
+        The model that the run was extracted from.
+    ks : sequence of int
+        The k of Precision@k.
+    shortcuts : sequence of "mat", "id"
+        How states are brought to the last layer.
+    cluster : str or None
+        Sample coordinate whose values mark dependent samples (`analysis.stats`); None: all
+        samples are independent.
+    memory : int
+        Bytes of logits held at a time; the number of samples does not matter to it.
+    per_sample : bool
+        Also return each sample's ``sample_token_id``, ``sample_rank`` and ``sample_surprisal``
+        (shortcut, layer, sample), for comparisons of one's own.
+    progress : bool, optional
+        Show a progress bar; default: on a terminal.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``precision`` (shortcut, layer, k) and ``surprisal`` (shortcut, layer; nats), each with
+        ``_low`` and ``_high``, the ends of cluster-robust 95% intervals; where both shortcuts are
+        asked for also the paired differences ``precision_gain`` = mat − id (layer, k) and
+        ``surprisal_gain`` = id − mat (layer). Coordinate ``depth`` = l/L.
+
+    Raises
+    ------
+    AnalysisError, SiteError
+        A layer, map, shortcut or coordinate is missing, or a k is not positive.
+    NonFiniteError
+        A state or a logit is NaN or infinite.
+    """
+    chosen_ks = _checked_ks(ks, model.vocab_size)
+    groups = _groups(run, cluster)
+    readouts = readouts_to_last(run, maps, model, shortcuts)
+    layers, last = list(readouts), model.n_blocks
+    tokens, rank, surprisal = _compare(run, model, readouts, shortcuts, memory, progress)
+
+    coordinates = {
+        "shortcut": list(shortcuts),
+        "layer": layers,
+        "k": chosen_ks,
+        "depth": ("layer", np.array(layers) / last),
+    }
+    dataset = xr.Dataset(coords=coordinates)
+    hits = np.stack([rank < k for k in chosen_ks], axis=2)
+    _add(
+        dataset,
+        "precision",
+        ("shortcut", "layer", "k"),
+        stats.proportion(hits, groups, level=LEVEL),
+    )
+    _add(dataset, "surprisal", ("shortcut", "layer"), stats.mean(surprisal, groups, level=LEVEL))
+    if {"mat", "id"} <= set(shortcuts):
+        mat, identity = list(shortcuts).index("mat"), list(shortcuts).index("id")
+        gain = hits[mat].astype(np.int8) - hits[identity]
+        _add(dataset, "precision_gain", ("layer", "k"), stats.mean(gain, groups, level=LEVEL))
+        gain = surprisal[identity] - surprisal[mat]
+        _add(dataset, "surprisal_gain", ("layer",), stats.mean(gain, groups, level=LEVEL))
+    if per_sample:
+        dims = ("shortcut", "layer", "sample")
+        dataset["sample_token_id"] = (dims, tokens)
+        dataset["sample_rank"] = (dims, rank)
+        dataset["sample_surprisal"] = (dims, surprisal, {"units": "nats"})
+        dataset = dataset.assign_coords(run.samples.coords)
+    dataset.depth.attrs["long_name"] = "layer / number of blocks"
+    dataset.attrs.update(
+        samples=run.n_samples,
+        clusters=run.n_samples if groups is None else len(np.unique(groups)),
+        cluster=cluster or "sample",
+        level=LEVEL,
+    )
+    record = results.provenance(
+        "analysis.prediction.curves",
+        runs={"evaluation": run},
+        model=model,
+        maps=maps if "mat" in shortcuts else None,
+        ks=chosen_ks,
+        shortcuts=list(shortcuts),
+        cluster=cluster,
+    )
+    return results.label(dataset, "prediction", f"{run.model} on {run.corpus}", record)
+
+
+def curves_table(dataset: xr.Dataset) -> str:
+    """The curves as a table for the terminal: percentages and nats, with 95% intervals.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What `curves` returned.
+    """
+    shortcuts, ks = dataset.shortcut.values.tolist(), dataset.k.values.tolist()
+    header = ["layer"]
+    header += [f"P@{k} {shortcut} %" for k in ks for shortcut in shortcuts]
+    header += [f"surprisal {shortcut}" for shortcut in shortcuts]
+    rows = []
+    for layer in dataset.layer.values.tolist():
+        at = dataset.sel(layer=layer)
+        row = [str(layer)]
+        for k in ks:
+            for shortcut in shortcuts:
+                here = at.sel(k=k, shortcut=shortcut)
+                row.append(_span(here, "precision", 100, ".1f"))
+        row += [_span(at.sel(shortcut=shortcut), "surprisal", 1, ".2f") for shortcut in shortcuts]
+        rows.append(row)
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in [header, *rows]
+    ]
+    title = (
+        f"{dataset.attrs['title']}: {dataset.attrs['samples']:,} samples, "
+        f"{dataset.attrs['clusters']:,} {dataset.attrs['cluster']} clusters"
+    )
+    return "\n".join([title, *lines])
+
+
+def _compare(
+    run: Run,
+    model: LanguageModel,
+    readouts: Mapping[int, Mapping[str, Any]],
+    shortcuts: Sequence[str],
+    memory: int,
+    progress: bool | None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
+    """Best token, its rank and its surprisal under the final distribution, (shortcut, layer, n).
+
+    The tokens of all layers come first; the final logits are then computed once for each block
+    of samples and asked about all of them. So one block of logits is all that is ever held.
+    """
+    layers, last = list(readouts), model.n_blocks
+    shape = (len(shortcuts), len(layers), run.n_samples)
+    tokens = np.empty(shape, np.int32)
+    rank = np.empty(shape, np.int32)
+    surprisal = np.empty(shape, np.float32)
+    row_of = {shortcut: number for number, shortcut in enumerate(shortcuts)}
+    column_of = {layer: number for number, layer in enumerate(layers)}
+
+    def keep_best(shortcut: str, layer: int, rows: slice, logits: NDArray[np.float32]) -> None:
+        best = logits.argmax(axis=1)
+        require_finite(logits[np.arange(len(best)), best], shortcut, layer)
+        tokens[row_of[shortcut], column_of[layer], rows] = best
+
+    def ask_final(shortcut: str, layer: int, rows: slice, logits: NDArray[np.float32]) -> None:
+        tokens[:, column_of[last], rows] = logits.argmax(axis=1)
+        asked = tokens[:, :, rows]
+        index = np.arange(logits.shape[0])
+        values = logits[index, asked]
+        require_finite(values, shortcut, layer)
+        logits.sort(axis=1)
+        for number in index:
+            below = np.searchsorted(logits[number], values[:, :, number], side="right")
+            rank[:, :, rows.start + number] = logits.shape[1] - below
+        peak = logits[:, -1].copy()
+        logits -= peak[:, None]
+        np.exp(logits, out=logits)
+        partition = np.log(logits.sum(axis=1, dtype=np.float64))
+        surprisal[:, :, rows] = partition + (peak - values)
+
+    inner = {layer: readout for layer, readout in readouts.items() if layer != last}
+    if inner:
+        stream(run, model, inner, keep_best, memory=memory, progress=progress)
+    stream(run, model, {last: {"id": None}}, ask_final, memory=memory, progress=progress)
+    return tokens, rank, surprisal
+
+
+def _checked_ks(ks: Sequence[int], vocab: int) -> list[int]:
+    chosen = sorted({int(k) for k in ks})
+    if not chosen or chosen[0] < 1 or chosen[-1] > vocab:
+        raise AnalysisError(f"ks={tuple(ks)}; each k lies in 1…{vocab}, the size of the vocabulary")
+    return chosen
+
+
+def _groups(run: Run, cluster: str | None) -> NDArray | None:
+    if run.n_samples == 0:
+        raise AnalysisError(f"{run.model}/{run.corpus} has no samples in view")
+    if cluster is None:
+        return None
+    if cluster not in run.samples.coords and cluster not in run.samples:
+        known = ", ".join(str(name) for name in run.samples.variables)
+        raise AnalysisError(f"no sample coordinate {cluster!r} to cluster by; there are: {known}")
+    return run.samples[cluster].values
+
+
+def _add(dataset: xr.Dataset, name: str, dims: tuple[str, ...], interval: stats.Interval) -> None:
+    units = "nats" if name.startswith("surprisal") else "1"
+    for suffix, values in zip(("", "_low", "_high"), interval, strict=True):
+        dataset[name + suffix] = (dims, values, {"units": units})
+
+
+def _span(dataset: xr.Dataset, name: str, factor: float, form: str) -> str:
+    value, low, high = (
+        format(factor * float(dataset[name + suffix]), form) for suffix in ("", "_low", "_high")
+    )
+    return f"{value} [{low}, {high}]"
