@@ -44,6 +44,10 @@ class StoreError(ActstoreError, OSError):
     """The store cannot be opened, read or written."""
 
 
+class MissingRunError(StoreError, KeyError):
+    """The store has no run of that model and corpus."""
+
+
 class StoreVersionError(StoreError):
     """The store was written by another version of the on-disk format."""
 

@@ -1,0 +1,307 @@
+"""Bytes by key, on a local folder or on any Zarr store, and what makes them durable.
+
+A key is a path below the store's root, such as ``gpt2/wiki/resid/c.3.0.0``. On a local
+folder every file is written beside its place, flushed to the disk and renamed, so a
+reader or a power cut sees the old bytes or the new ones, never a mixture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from zarr.abc.store import Store as ZarrStore
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+
+from actstore.errors import MissingDependencyError, StoreError
+
+PARTIAL = ".partial"
+"""Suffix of files that are being written; zarr's own local store uses the same one."""
+
+
+class Backend(Protocol):
+    """What the store needs of a place that keeps bytes."""
+
+    zarr: ZarrStore
+
+    @property
+    def root(self) -> Path | None:
+        """Folder of a local store; None for any other."""
+
+    def get(self, key: str) -> bytes | None:
+        """Bytes under `key`; None where there are none."""
+
+    def put(self, key: str, data: bytes | np.ndarray) -> None:
+        """Replace the bytes under `key` at once; on a local folder they are on the disk."""
+
+    def size(self, key: str) -> int | None:
+        """Bytes under `key`; None where there is nothing."""
+
+    def sync_folder(self, key: str) -> None:
+        """Make the names in a folder durable."""
+
+    def sync_tree(self, key: str) -> None:
+        """Make every file and name below a folder durable."""
+
+    def delete(self, key: str) -> None:
+        """Remove one key, if it is there."""
+
+    def delete_tree(self, key: str) -> None:
+        """Remove everything below a folder, if it is there."""
+
+    def move_tree(self, source: str, target: str) -> None:
+        """Rename a folder."""
+
+    def sizes(self, key: str) -> dict[str, int]:
+        """Names and sizes in bytes of the files directly in a folder."""
+
+    def folders(self, key: str) -> list[str]:
+        """Sorted names of the folders directly in a folder."""
+
+
+class LocalBackend:
+    """A folder on a file system of this machine."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.zarr: ZarrStore = store
+        self._root = Path(store.root)
+
+    @property
+    def root(self) -> Path | None:
+        return self._root
+
+    def path(self, key: str) -> Path:
+        return self._root / key if key else self._root
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return self.path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def put(self, key: str, data: bytes | np.ndarray) -> None:
+        path = self.path(key)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True)
+        partial = path.with_name(path.name + PARTIAL)
+        try:
+            with open(partial, "wb", buffering=0) as file:
+                view = _view(data)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+    def size(self, key: str) -> int | None:
+        try:
+            return self.path(key).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def sync_folder(self, key: str) -> None:
+        _fsync(self.path(key))
+
+    def sync_tree(self, key: str) -> None:
+        for folder, _, files in os.walk(self.path(key)):
+            for name in files:
+                _fsync(Path(folder, name))
+            _fsync(Path(folder))
+
+    def delete(self, key: str) -> None:
+        self.path(key).unlink(missing_ok=True)
+
+    def delete_tree(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.path(key))
+
+    def move_tree(self, source: str, target: str) -> None:
+        self.path(target).parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path(source), self.path(target))
+
+    def sizes(self, key: str) -> dict[str, int]:
+        with _scan(self.path(key)) as entries:
+            return {e.name: e.stat().st_size for e in entries if e.is_file()}
+
+    def folders(self, key: str) -> list[str]:
+        with _scan(self.path(key)) as entries:
+            return sorted(e.name for e in entries if e.is_dir())
+
+    def clear_partial(self, key: str) -> None:
+        """Remove what an interrupted write left below a folder."""
+        for folder, _, files in os.walk(self.path(key)):
+            for name in files:
+                if name.endswith(PARTIAL):
+                    Path(folder, name).unlink(missing_ok=True)
+
+
+class ZarrBackend:
+    """Any other Zarr store: memory, object stores, or one a user wrote."""
+
+    def __init__(self, store: ZarrStore) -> None:
+        self.zarr = store
+
+    @property
+    def root(self) -> Path | None:
+        return None
+
+    def get(self, key: str) -> bytes | None:
+        value = sync(self.zarr.get(key, default_buffer_prototype()))
+        return None if value is None else value.to_bytes()
+
+    def put(self, key: str, data: bytes | np.ndarray) -> None:
+        buffer = default_buffer_prototype().buffer
+        sync(self.zarr.set(key, buffer.from_bytes(bytes(_view(data)))))
+
+    def size(self, key: str) -> int | None:
+        try:
+            return sync(self.zarr.getsize(key))
+        except (FileNotFoundError, KeyError):
+            return None
+
+    def sync_folder(self, key: str) -> None:
+        """Nothing to do: the store answers for what it has accepted."""
+
+    def sync_tree(self, key: str) -> None:
+        """Nothing to do: the store answers for what it has accepted."""
+
+    def delete(self, key: str) -> None:
+        if sync(self.zarr.exists(key)):
+            sync(self.zarr.delete(key))
+
+    def delete_tree(self, key: str) -> None:
+        sync(self.zarr.delete_dir(key))
+
+    def move_tree(self, source: str, target: str) -> None:
+        for key in self._walk(source):
+            data = self.get(key)
+            if data is not None:
+                self.put(target + key[len(source) :], data)
+        self.delete_tree(source)
+
+    def sizes(self, key: str) -> dict[str, int]:
+        names = [name for name in self._listed(key) if not name.endswith("/")]
+
+        async def size(name: str) -> int | None:
+            try:
+                return await self.zarr.getsize(f"{key}/{name}" if key else name)
+            except (FileNotFoundError, KeyError):
+                return None
+
+        async def every() -> list[int | None]:
+            return await asyncio.gather(*(size(name) for name in names))
+
+        return {n: s for n, s in zip(names, sync(every()), strict=True) if s is not None}
+
+    def folders(self, key: str) -> list[str]:
+        files = self.sizes(key)
+        return sorted({name.rstrip("/") for name in self._listed(key)} - set(files))
+
+    def _listed(self, key: str) -> list[str]:
+        async def names() -> list[str]:
+            return [name async for name in self.zarr.list_dir(key)]
+
+        return sync(names())
+
+    def _walk(self, key: str) -> list[str]:
+        async def keys() -> list[str]:
+            return [name async for name in self.zarr.list_prefix(key + "/")]
+
+        return sorted(sync(keys()))
+
+
+def backend_for(store: str | os.PathLike[str] | ZarrStore) -> Backend:
+    """Backend of a path, a URL or a Zarr store.
+
+    Raises
+    ------
+    MissingDependencyError
+        For a remote URL without the ``cloud`` extra.
+    StoreError
+        For something that is none of the three.
+    """
+    if isinstance(store, LocalStore):
+        return LocalBackend(store)
+    if isinstance(store, ZarrStore):
+        return ZarrBackend(store)
+    if isinstance(store, os.PathLike):
+        return LocalBackend(LocalStore(Path(store).absolute()))
+    if not isinstance(store, str) or not store:
+        raise StoreError(
+            f"{store!r} is not a store: give a path, a URL, or a Zarr store such as "
+            "zarr.storage.MemoryStore()"
+        )
+    if "://" not in store:
+        return LocalBackend(LocalStore(Path(store).expanduser().absolute()))
+    if store.startswith("file://"):
+        return LocalBackend(LocalStore(Path(unquote(urlsplit(store).path)).absolute()))
+    return ZarrBackend(_remote(store))
+
+
+def _remote(url: str) -> ZarrStore:
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise MissingDependencyError(
+            f"{url} is a remote store, which needs obstore: pip install 'actstore[cloud]'"
+        ) from None
+    from zarr.storage import ObjectStore
+
+    try:
+        return ObjectStore(from_url(url))
+    except Exception as error:
+        raise StoreError(f"{url} cannot be opened as a store: {error}") from error
+
+
+def location(backend: Backend) -> str:
+    """Where a store is, in words for a message or a table's title."""
+    return str(backend.root) if backend.root is not None else str(backend.zarr)
+
+
+def clear_partial(backend: Backend, key: str) -> None:
+    """Remove what an interrupted write left below a folder."""
+    if isinstance(backend, LocalBackend):
+        backend.clear_partial(key)
+
+
+@contextlib.contextmanager
+def _scan(path: Path) -> Iterator[Any]:
+    try:
+        entries = os.scandir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        yield ()
+        return
+    with entries:
+        yield entries
+
+
+def _view(data: bytes | np.ndarray) -> memoryview:
+    return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_all(backend: Backend, items: Mapping[str, bytes | np.ndarray]) -> None:
+    """Write several keys and make their names durable."""
+    for key, data in items.items():
+        backend.put(key, data)
+    for folder in {key.rpartition("/")[0] for key in items}:
+        backend.sync_folder(folder)

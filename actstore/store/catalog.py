@@ -1,0 +1,131 @@
+"""A store: the runs in it, by model and corpus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+import xarray as xr
+from zarr.abc.store import Store as ZarrStore
+
+from actstore.errors import ActstoreError, MissingRunError, StoreError
+from actstore.store.backend import Backend, backend_for, location
+from actstore.store.folders import check_root, explained, lock_run
+from actstore.store.layout import check_label, run_key
+from actstore.store.run import Run
+from actstore.store.stored import load_record
+from actstore.store.table import COLUMNS, html_table, text_table
+
+
+def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
+    """Open a store for reading.
+
+    Parameters
+    ----------
+    store : str, path or zarr.abc.store.Store
+        Folder, URL, or any Zarr store.
+
+    Raises
+    ------
+    StoreError
+        Nothing is there, or it is no actstore store.
+    StoreVersionError
+        It has another version of the format.
+    """
+    backend = backend_for(store)
+    with explained(f"{location(backend)} cannot be opened", backend):
+        data = backend.get("zarr.json")
+        if data is None:
+            root = backend.root
+            there = root is None or root.exists()
+            raise StoreError(
+                f"{location(backend)} is not an actstore store: it has no zarr.json"
+                if there
+                else f"{location(backend)} does not exist"
+            )
+        check_root(backend, data)
+    return Store(backend)
+
+
+class Store(Mapping[tuple[str, str], Run]):
+    """The runs of a store, by (model, corpus).
+
+    What is listed is what is there at that moment: a run that another process has added is
+    seen at once.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return location(self._backend)
+
+    def __getitem__(self, key: tuple[str, str]) -> Run:
+        if not (isinstance(key, tuple) and len(key) == 2):
+            raise StoreError(f"{key!r} asked for, but runs are chosen as store['model', 'corpus']")
+        name = run_key(check_label("model", key[0]), check_label("corpus", key[1]))
+        if load_record(self._backend, name) is None:
+            known = ", ".join("/".join(k) for k in self) or "no run"
+            raise MissingRunError(f"{self.location} has no run {name}; it has {known}")
+        return Run.load(self._backend, name)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for model in self._backend.folders(""):
+            for corpus in self._backend.folders(model):
+                try:
+                    if load_record(self._backend, run_key(model, corpus)) is None:
+                        continue
+                except ActstoreError:
+                    pass
+                yield model, corpus
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        return key in list(self)
+
+    def table(self) -> list[dict[str, str]]:
+        """One row of text a run: model, corpus, sites, layers, samples, dtype, size, state."""
+        rows = []
+        for model, corpus in self:
+            try:
+                rows.append(Run.load(self._backend, run_key(model, corpus), warn=False).summary())
+            except ActstoreError:
+                unknown = dict.fromkeys(COLUMNS, "") | {"model": model, "corpus": corpus}
+                rows.append(unknown | {"state": "damaged: metadata"})
+        return rows
+
+    def to_datatree(self) -> xr.DataTree:
+        """Every run as a node ``/model/corpus`` of plain lazy xarray, committed rows only."""
+        return xr.DataTree.from_dict({f"/{m}/{c}": self[m, c].to_dataset() for m, c in self})
+
+    def remove(self, model: str, corpus: str) -> None:
+        """Remove a run for good; LockedError while it is being written."""
+        name = self._existing(model, corpus)
+        with explained(f"{name} cannot be removed", self._backend), lock_run(self._backend, name):
+            # Without its record the run is gone for readers, whatever happens next.
+            self._backend.delete(f"{name}/zarr.json")
+            self._backend.sync_folder(name)
+            self._backend.delete_tree(name)
+            self._backend.sync_folder(model)
+
+    def __delitem__(self, key: tuple[str, str]) -> None:
+        self.remove(*key)
+
+    def __repr__(self) -> str:
+        rows = self.table()
+        if not rows:
+            return f"<actstore.Store {self.location}>  no runs"
+        return f"<actstore.Store {self.location}>\n{text_table(rows)}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.table())
+
+    def _existing(self, model: str, corpus: str) -> str:
+        name = run_key(check_label("model", model), check_label("corpus", corpus))
+        if (model, corpus) not in self:
+            raise MissingRunError(f"{self.location} has no run {name}")
+        return name

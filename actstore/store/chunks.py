@@ -1,0 +1,236 @@
+"""One chunk: its bytes with their checksum, and reading rows of it.
+
+A chunk file is what Zarr's codecs ``bytes`` (little endian) and ``crc32c`` make of it:
+all rows of a shard, padded with NaN to `shard_rows`, then four bytes of CRC-32C.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from actstore.errors import CorruptionError
+from actstore.store.backend import Backend
+from actstore.store.dtypes import StoredDtype, from_disk, to_disk
+from actstore.store.journal import Journal
+from actstore.store.layout import chunk_name
+from actstore.store.record import Record
+
+TRAILER = 4
+
+
+def chunk_bytes(shard_rows: int, width: int, dtype: StoredDtype) -> int:
+    """Size of every chunk file of a site."""
+    return shard_rows * width * dtype.disk.itemsize + TRAILER
+
+
+def encode(values: np.ndarray, shard_rows: int, dtype: StoredDtype) -> tuple[np.ndarray, int]:
+    """Bytes of a chunk and their CRC-32C.
+
+    Parameters
+    ----------
+    values : (rows, width) float
+        At most `shard_rows` rows, already checked to fit.
+
+    Returns
+    -------
+    data : (nbytes,) uint8
+    checksum : int
+        CRC-32C of all but the last four bytes, which are it.
+    """
+    rows, width = values.shape
+    data = np.empty(chunk_bytes(shard_rows, width, dtype), np.uint8)
+    items = data[:-TRAILER].view(dtype.disk).reshape(shard_rows, width)
+    to_disk(values, dtype, items[:rows])
+    items[rows:] = dtype.fill
+    checksum = google_crc32c.value(data[:-TRAILER])
+    data[-TRAILER:] = np.frombuffer(checksum.to_bytes(TRAILER, "little"), np.uint8)
+    return data, checksum
+
+
+def problem_with(data: bytes | np.ndarray | None, nbytes: int, checksum: int) -> str | None:
+    """What is wrong with a chunk's bytes; None if they are those that were committed."""
+    if data is None:
+        return "the chunk is missing"
+    found = len(data)
+    if found != nbytes:
+        return f"the chunk has {found:,} bytes instead of {nbytes:,}"
+    view = np.frombuffer(data, np.uint8)
+    if google_crc32c.value(view[:-TRAILER]) != checksum:
+        return "the chunk's checksum is not the committed one"
+    if int.from_bytes(view[-TRAILER:].tobytes(), "little") != checksum:
+        return "the chunk's own checksum is wrong"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """What tells whether a file is still the one that was checked."""
+
+    inode: int
+    size: int
+    modified: int
+
+
+class ChunkReader:
+    """Reads rows of chunks, each chunk checked against the journal before its first use.
+
+    The whole chunk is read and its checksum compared the first time; from then on, as long as
+    the file is the same, only the rows asked for are read (local stores).
+
+    Parameters
+    ----------
+    backend : Backend
+    record : Record
+    journal : Journal
+    """
+
+    def __init__(self, backend: Backend, record: Record, journal: Journal) -> None:
+        self._backend = backend
+        self._record = record
+        self._journal = journal
+        self._checked: dict[tuple[str, int, int], _Stamp] = {}
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_backend": self._backend, "_record": self._record, "_journal": self._journal}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["_backend"], state["_record"], state["_journal"])  # type: ignore[misc]
+
+    def read(
+        self, site: str, layer: int, shard: int, rows: slice | np.ndarray, out: np.ndarray
+    ) -> None:
+        """Fill `out` with rows of one chunk.
+
+        Parameters
+        ----------
+        rows : slice or (n,) int64
+            Increasing row numbers inside the shard.
+        out : (n, width) of the dtype that reading gives
+
+        Raises
+        ------
+        CorruptionError
+            The chunk is missing or its bytes are not those that were committed.
+        """
+        if out.shape[0] == 0:
+            return
+        dtype = self._record.stored
+        if isinstance(rows, slice):
+            first, stop = rows.start, rows.stop
+            if dtype.disk == dtype.memory and out.flags.c_contiguous:
+                self._fetch(site, layer, shard, first, stop, out)
+                return
+            from_disk(self._fetch(site, layer, shard, first, stop, None), dtype, out)
+            return
+        first, stop = int(rows[0]), int(rows[-1]) + 1
+        items = self._fetch(site, layer, shard, first, stop, None)
+        from_disk(items[rows - first], dtype, out)
+
+    def _fetch(
+        self, site: str, layer: int, shard: int, first: int, stop: int, out: np.ndarray | None
+    ) -> np.ndarray:
+        """Rows [first, stop) as stored, in `out` or in this thread's buffer."""
+        record = self._record
+        key = f"{record.name}/{site}/{chunk_name(layer, shard)}"
+        nbytes, checksum = self._journal.entry(site, layer, shard)
+        width = record.sites[site].width
+        root = self._backend.root
+        if root is None:
+            data = self._backend.get(key)
+            self._check(problem_with(data, nbytes, checksum), site, layer, shard)
+            items = np.frombuffer(data or b"", np.uint8)[:-TRAILER].view(record.stored.disk)
+            return _into(items.reshape(-1, width)[first:stop], out)
+        try:
+            descriptor = os.open(root / key, os.O_RDONLY)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            what = "the chunk is missing" if missing else f"the chunk cannot be read ({error})"
+            raise self._error(what, site, layer, shard) from None
+        try:
+            stat = os.fstat(descriptor)
+            stamp = _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            row_bytes = width * record.stored.disk.itemsize
+            if self._checked.get((site, layer, shard)) == stamp:
+                target = self._buffer((stop - first) * row_bytes) if out is None else _flat(out)
+                self._fill(descriptor, target, first * row_bytes, site, layer, shard)
+                return _rows(target, width, record.stored) if out is None else out
+            if stat.st_size != nbytes:
+                what = f"the chunk has {stat.st_size:,} bytes instead of {nbytes:,}"
+                raise self._error(what, site, layer, shard)
+            start, end = record.shard_range(shard)
+            if out is not None and first == 0 and stop == end - start:
+                target = _flat(out)
+                rest = np.empty(nbytes - target.nbytes, np.uint8)
+                self._fill(descriptor, target, 0, site, layer, shard)
+                self._fill(descriptor, rest, target.nbytes, site, layer, shard)
+                found = google_crc32c.extend(google_crc32c.value(target), rest[:-TRAILER].tobytes())
+                told = int.from_bytes(rest[-TRAILER:].tobytes(), "little")
+                bad = None if found == told == checksum else "the chunk's checksum is wrong"
+                self._check(bad, site, layer, shard)
+                self._checked[site, layer, shard] = stamp
+                return out
+            whole = self._buffer(nbytes)
+            self._fill(descriptor, whole, 0, site, layer, shard)
+            self._check(problem_with(whole, nbytes, checksum), site, layer, shard)
+            self._checked[site, layer, shard] = stamp
+            return _into(_rows(whole[:-TRAILER], width, record.stored)[first:stop], out)
+        finally:
+            os.close(descriptor)
+
+    def _fill(
+        self, descriptor: int, target: np.ndarray, offset: int, site: str, layer: int, shard: int
+    ) -> None:
+        view = target.data
+        while view:
+            try:
+                got = os.preadv(descriptor, [view], offset)
+            except OSError as error:
+                what = f"the chunk cannot be read ({error})"
+                raise self._error(what, site, layer, shard) from None
+            if got == 0:
+                raise self._error("the chunk ends early", site, layer, shard)
+            view = view[got:]
+            offset += got
+
+    def _buffer(self, nbytes: int) -> np.ndarray:
+        """This thread's scratch memory: fresh pages would cost more than the read."""
+        buffer = getattr(self._local, "buffer", None)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._local.buffer = np.empty(nbytes, np.uint8)
+        return buffer[:nbytes]
+
+    def _check(self, what: str | None, site: str, layer: int, shard: int) -> None:
+        if what is not None:
+            raise self._error(what, site, layer, shard)
+
+    def _error(self, what: str, site: str, layer: int, shard: int) -> CorruptionError:
+        record = self._record
+        start, stop = record.shard_range(shard)
+        return CorruptionError(
+            f"{record.name}: {site} {record.sites[site].dim} {layer}, shard {shard} (samples "
+            f"{start}…{stop - 1}): {what}; run.verify() lists every problem, and extracting again "
+            "into the same store recomputes what is bad"
+        )
+
+
+def _flat(out: np.ndarray) -> np.ndarray:
+    return out.reshape(-1).view(np.uint8)
+
+
+def _rows(data: np.ndarray, width: int, dtype: StoredDtype) -> np.ndarray:
+    return data.view(dtype.disk).reshape(-1, width)
+
+
+def _into(items: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    if out is None:
+        return items
+    np.copyto(out, items)
+    return out

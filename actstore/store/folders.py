@@ -1,0 +1,131 @@
+"""Folders of a store: made, locked, cleared and committed, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+
+from actstore.errors import ActstoreError, StoreError
+from actstore.store.backend import Backend, clear_partial, location, put_all
+from actstore.store.lock import FolderLock
+from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record, check_format, parse_group
+
+
+def prepare(backend: Backend, model: str) -> None:
+    """Make the store and a model's group, where they are not there yet.
+
+    Raises
+    ------
+    StoreError
+        The place holds something that is no actstore store.
+    """
+    root = backend.root
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+    with FolderLock(root, location(backend), wait=True):
+        found = backend.get("zarr.json")
+        if found is None:
+            others = [n for n in backend.sizes("") if not n.endswith(".partial")]
+            others += backend.folders("")
+            if others:
+                raise StoreError(
+                    f"{location(backend)} is not an actstore store and not empty (it holds "
+                    f"{others[0]!r}): give a new or empty folder"
+                )
+            put_all(backend, {"zarr.json": ROOT_GROUP})
+            if root is not None:
+                _sync_parent(root)
+        else:
+            check_root(backend, found)
+        if backend.get(f"{model}/zarr.json") is None:
+            put_all(backend, {f"{model}/zarr.json": PLAIN_GROUP})
+            backend.sync_folder("")
+
+
+def check_root(backend: Backend, data: bytes) -> None:
+    """StoreError or StoreVersionError unless `data` is the root of a store of this format."""
+    where = location(backend)
+    fields = parse_group(data, where).get("actstore")
+    if fields is None:
+        raise StoreError(f"{where} is a Zarr group, but not an actstore store")
+    check_format(fields, where)
+
+
+def lock_run(backend: Backend, name: str) -> FolderLock:
+    """The writer's lock on a run; LockedError where another writer has it."""
+    root = backend.root
+    if root is not None:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return FolderLock(None if root is None else root / name, f"{name} in {location(backend)}")
+
+
+def clear_plan(backend: Backend, name: str) -> None:
+    """Remove what an unfinished plan left in a run's folder; the folder itself stays."""
+    for folder in backend.folders(name):
+        backend.delete_tree(f"{name}/{folder}")
+    for file in backend.sizes(name):
+        backend.delete(f"{name}/{file}")
+
+
+def clear_leftovers(backend: Backend, name: str) -> None:
+    """Remove half-written files of an interrupted writer."""
+    clear_partial(backend, name)
+    with FolderLock(backend.root, location(backend), wait=True):
+        for folder in ("", name.partition("/")[0]):
+            for file in backend.sizes(folder):
+                if file.endswith(".partial"):
+                    backend.delete(f"{folder}/{file}" if folder else file)
+
+
+def commit_record(backend: Backend, record: Record) -> None:
+    """Write a run's record, after which the run exists for readers; durable on return."""
+    put_all(backend, {f"{record.name}/zarr.json": record.to_bytes()})
+    backend.sync_folder(record.model)
+
+
+@contextlib.contextmanager
+def explained(what: str, backend: Backend, safe: str = "") -> Iterator[None]:
+    """Turn an operating system's error into a StoreError that says what ran out.
+
+    Parameters
+    ----------
+    what : str
+        What could not be done.
+    safe : str
+        What stays safe and how to go on.
+    """
+    try:
+        yield
+    except ActstoreError:
+        raise
+    except OSError as error:
+        reason = {
+            errno.ENOSPC: f"the disk is full{_free(backend)}",
+            errno.EDQUOT: "the disk quota is used up",
+            errno.EFBIG: "a file-size limit was reached (ulimit -f)",
+            errno.EACCES: "permission denied",
+            errno.EPERM: "permission denied",
+            errno.EROFS: "the file system is read-only",
+            errno.EMFILE: "too many open files (ulimit -n)",
+        }.get(error.errno or 0, error.strerror or str(error))
+        path = f" at {error.filename}" if error.filename else ""
+        raise StoreError(f"{what}: {reason}{path}{'. ' if safe else ''}{safe}") from error
+
+
+def _free(backend: Backend) -> str:
+    if backend.root is None:
+        return ""
+    with contextlib.suppress(OSError):
+        return f" ({shutil.disk_usage(backend.root).free / 1e6:,.1f} MB free)"
+    return ""
+
+
+def _sync_parent(root: os.PathLike[str]) -> None:
+    descriptor = os.open(os.path.dirname(root), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,260 @@
+"""A run's record: what its group's attributes say, and proof that nothing changed them.
+
+The record is the commit of a run's plan. It is written last, after every coordinate is
+durable; a folder without it is not a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from actstore.errors import CorruptionError, StoreError, StoreVersionError
+from actstore.store.dtypes import StoredDtype, stored_dtype
+
+FORMAT = 1
+"""Version of the on-disk format this code writes and reads."""
+
+
+class SiteLike(Protocol):
+    """What the store needs to know of a site; a model's SiteSpec has it."""
+
+    @property
+    def dim(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def module(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site as stored.
+
+    Attributes
+    ----------
+    dim : str
+        What its first axis counts: ``layer`` or ``block``.
+    size, width : int
+        Length of the first axis, features of a row.
+    module : str
+        The model's module it was taken from.
+    axis, feature : str
+        Dimension names on disk; those of `dim` and ``feature`` unless another site of the
+        run has another length there.
+    """
+
+    dim: str
+    size: int
+    width: int
+    module: str
+    axis: str
+    feature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Proof of a coordinate array: how many chunks, and SHA-256 of its metadata and chunks."""
+
+    chunks: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything a run says of itself; immutable.
+
+    Attributes
+    ----------
+    key : dict
+        What the content follows from (fingerprints, sampling, dtype, …): same key, same rows.
+    info : dict
+        Provenance beyond the key.
+    axes : dict
+        Lengths that own the plain names ``layer``, ``block`` and ``feature``.
+    sites : dict of str to Site
+    requests : list of {site: layers}
+        What was asked for, in order; each becomes visible as a whole.
+    columns : list of str
+        Sample coordinates, in order.
+    content : dict of str to Content
+        Proof of each coordinate array, by its key below the run's folder.
+    metadata : dict of str to str
+        SHA-256 of the metadata file of each array whose chunks come later.
+    """
+
+    model: str
+    corpus: str
+    key: dict[str, Any]
+    info: dict[str, Any]
+    dtype: str
+    n_samples: int
+    n_sequences: int
+    shard_rows: int
+    axes: dict[str, int]
+    columns: list[str]
+    content: dict[str, Content]
+    sites: dict[str, Site] = field(default_factory=dict)
+    requests: list[dict[str, list[int]]] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}/{self.corpus}"
+
+    @property
+    def n_shards(self) -> int:
+        return -(-self.n_samples // self.shard_rows)
+
+    @property
+    def stored(self) -> StoredDtype:
+        return stored_dtype(self.dtype)
+
+    def shard_range(self, shard: int) -> tuple[int, int]:
+        """First sample of a shard and the one after its last."""
+        start = shard * self.shard_rows
+        return start, min(start + self.shard_rows, self.n_samples)
+
+    def wanted(self) -> dict[str, list[int]]:
+        """Every (site, layers) that was ever asked for."""
+        layers: dict[str, set[int]] = {site: set() for site in self.sites}
+        for request in self.requests:
+            for site, numbers in request.items():
+                layers[site].update(numbers)
+        return {site: sorted(numbers) for site, numbers in layers.items()}
+
+    def identity(self) -> dict[str, Any]:
+        """What fixes the rows whatever is extracted for them, and whatever the labels."""
+        return {
+            "format": FORMAT,
+            "key": self.key,
+            "dtype": self.dtype,
+            "n_samples": self.n_samples,
+            "shard_rows": self.shard_rows,
+            "content": {k: c.sha256 for k, c in self.content.items() if k not in self.axes},
+        }
+
+    def to_bytes(self) -> bytes:
+        """The group's ``zarr.json``."""
+        fields = {"format": FORMAT, "kind": "run", **asdict(self), "n_shards": self.n_shards}
+        attributes = {"actstore": fields, "coordinates": " ".join(self.columns)}
+        fields["digest"] = digest(attributes)
+        return group_bytes(attributes)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Record | None:
+        """Record in a group's ``zarr.json``; None if the group holds no run.
+
+        Raises
+        ------
+        CorruptionError
+            The bytes are not those that were written.
+        StoreVersionError
+            Another version of the format.
+        """
+        attributes = parse_group(data, name)
+        fields = attributes.get("actstore")
+        if fields is None:
+            return None
+        check_format(fields, name)
+        told = fields.pop("digest", None)
+        if told != digest(attributes):
+            raise CorruptionError(
+                f"{name}: the run's metadata (zarr.json) is not what was written; restore it from "
+                "a copy, or remove the run and extract it again"
+            )
+        fields = {k: v for k, v in fields.items() if k not in ("format", "kind", "n_shards")}
+        sites = {site: Site(**value) for site, value in fields.pop("sites").items()}
+        content = {key: Content(**value) for key, value in fields.pop("content").items()}
+        record = cls(sites=sites, content=content, **fields)
+        if record.to_bytes() != data:
+            raise CorruptionError(
+                f"{name}: the run's metadata (zarr.json) was written by something else; its "
+                "content is whole, so rewriting it with zarr's own tools is not safe: restore it"
+            )
+        return record
+
+    def renamed(self, model: str, corpus: str) -> Record:
+        return replace(self, model=model, corpus=corpus)
+
+
+def group_bytes(attributes: Mapping[str, Any]) -> bytes:
+    """A Zarr v3 group's ``zarr.json``, always spelled the same way."""
+    content = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return json.dumps(content, indent=2).encode()
+
+
+ROOT_GROUP = group_bytes({"actstore": {"format": FORMAT, "kind": "store"}})
+PLAIN_GROUP = group_bytes({})
+
+
+def parse_group(data: bytes, name: str) -> dict[str, Any]:
+    """Attributes of a group's ``zarr.json``; CorruptionError where it is none."""
+    try:
+        content = json.loads(data)
+        attributes = content["attributes"]
+        if content["zarr_format"] != 3 or content["node_type"] != "group":
+            raise ValueError
+        if not isinstance(attributes, dict):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        raise CorruptionError(f"{name}: its zarr.json is not that of a Zarr v3 group") from None
+    return attributes
+
+
+def check_format(fields: object, name: str) -> None:
+    """StoreVersionError unless a group's ``actstore`` attribute is of this format."""
+    found = fields.get("format") if isinstance(fields, dict) else None
+    if found != FORMAT:
+        raise StoreVersionError(
+            f"{name} has format {found!r}, and this version of actstore reads format {FORMAT}: "
+            "use the version that wrote it, or extract again"
+        )
+
+
+def digest(content: object) -> str:
+    """SHA-256 of a JSON value, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def as_json(content: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """`content` as JSON gives it back; StoreError for what JSON cannot say."""
+    try:
+        return json.loads(json.dumps(content, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"{what} must be plain JSON (str, int, float, bool, list, dict): {error}"
+        ) from None
+
+
+def shared_axes(sites: Mapping[str, SiteLike], known: Mapping[str, int]) -> dict[str, int]:
+    """Lengths that may use the plain dimension names; those in `known` stay.
+
+    The largest size among the sites of each dim, and the commonest width.
+    """
+    axes = dict(known)
+    for dim in sorted({site.dim for site in sites.values()}):
+        axes.setdefault(dim, max(site.size for site in sites.values() if site.dim == dim))
+    if sites:
+        widths = Counter(site.width for site in sites.values())
+        axes.setdefault("feature", widths.most_common(1)[0][0])
+    return axes
+
+
+def site_of(name: str, spec: SiteLike, axes: Mapping[str, int]) -> Site:
+    """How a site is stored beside the others."""
+    return Site(
+        dim=spec.dim,
+        size=int(spec.size),
+        width=int(spec.width),
+        module=str(spec.module),
+        axis=spec.dim if spec.size == axes[spec.dim] else f"{name}_{spec.dim}",
+        feature="feature" if spec.width == axes["feature"] else f"{name}_feature",
+    )

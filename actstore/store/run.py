@@ -1,0 +1,379 @@
+"""A run as its users see it: labelled, lazy, narrowed by selection, and read block by block."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from actstore.errors import SelectionError, SiteError, StoreError
+from actstore.store.backend import Backend, location
+from actstore.store.layout import CACHE, check_label
+from actstore.store.lazy import read_block, site_array
+from actstore.store.record import digest
+from actstore.store.rows import RowBlock, Rows
+from actstore.store.select import coordinate_mask, held_out, narrowed, sample_numbers, spans
+from actstore.store.stored import StoredRun
+from actstore.store.table import human_bytes, run_html, run_text
+from actstore.store.verify import Problem, verify
+
+
+class Run:
+    """One model on one corpus: the committed rows, or a selection of them.
+
+    Selections (`sel`, `isel`, `split`) give narrower runs and read nothing but the
+    coordinates they use. Samples stay in increasing order.
+
+    Attributes
+    ----------
+    model, corpus : str
+    sites : dict of str to list of int
+        Layers (or blocks) in view of each site.
+    rows : Rows
+        Samples in view.
+    stored : StoredRun
+        The whole run as it lies on disk.
+    """
+
+    def __init__(self, stored: StoredRun, sites: Mapping[str, list[int]], rows: Rows) -> None:
+        self.stored = stored
+        self.sites = dict(sites)
+        self.rows = rows
+
+    @classmethod
+    def load(cls, backend: Backend, name: str, *, warn: bool = True) -> Run:
+        """The run called ``model/corpus``; StoreError if there is none.
+
+        A damaged run is given all the same, with a warning unless `warn` is False.
+        """
+        stored = StoredRun.load(backend, name)
+        if stored is None:
+            raise StoreError(f"{location(backend)} has no run {name}")
+        if stored.problems and warn:
+            warnings.warn(
+                f"{name} is damaged ({len(stored.problems)} problems, first: "
+                f"{stored.problems[0]}); run.verify() lists all",
+                UserWarning,
+                stacklevel=3,
+            )
+        sites, shards = stored.visible()
+        record = stored.record
+        whole = [(int(k), slice(*record.shard_range(int(k)))) for k in np.flatnonzero(shards)]
+        return cls(stored, sites, Rows(whole))
+
+    @property
+    def model(self) -> str:
+        return self.stored.record.model
+
+    @property
+    def corpus(self) -> str:
+        return self.stored.record.corpus
+
+    @property
+    def name(self) -> str:
+        """``model/corpus``."""
+        return self.stored.record.name
+
+    @property
+    def dtype(self) -> str:
+        """Stored number format: ``float32``, ``float16`` or ``bfloat16`` (read as float32)."""
+        return self.stored.record.dtype
+
+    @property
+    def n_samples(self) -> int:
+        """Samples in view: committed and selected."""
+        return self.rows.n
+
+    @property
+    def state(self) -> str:
+        """``complete``, ``k of n shards``, or how much is damaged."""
+        return self.stored.state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole run's chunks on disk."""
+        return self.stored.nbytes
+
+    def width(self, site: str) -> int:
+        """Features of a site's rows."""
+        self._layers(site)
+        return self.stored.record.sites[site].width
+
+    def dim(self, site: str) -> str:
+        """What a site's first axis counts: ``layer`` or ``block``."""
+        self._layers(site)
+        return self.stored.record.sites[site].dim
+
+    def info(self) -> dict[str, Any]:
+        """Provenance, the key, and what is stored, as plain JSON values."""
+        record = self.stored.record
+        return copy.deepcopy(
+            {
+                "model": record.model,
+                "corpus": record.corpus,
+                "state": self.state,
+                "n_samples": record.n_samples,
+                "n_sequences": record.n_sequences,
+                "n_shards": record.n_shards,
+                "shard_rows": record.shard_rows,
+                "dtype": record.dtype,
+                "nbytes": self.nbytes,
+                "sites": {
+                    site: {
+                        "dim": spec.dim,
+                        "size": spec.size,
+                        "width": spec.width,
+                        "module": spec.module,
+                        "layers": self.stored.record.wanted()[site],
+                    }
+                    for site, spec in record.sites.items()
+                },
+                "coordinates": list(record.columns),
+                "key": record.key,
+                "info": record.info,
+            }
+        )
+
+    def verify(self) -> list[Problem]:
+        """Every problem of the whole run, all at once; every byte on disk is checked."""
+        return verify(self.stored.backend, self.name)
+
+    def __getitem__(self, site: str) -> xr.DataArray:
+        """Lazy (layer or block, sample, feature) array of a site's rows in view."""
+        self._layers(site)
+        return site_array(self, site, self._sample_coords())
+
+    def __getattr__(self, name: str) -> xr.DataArray:
+        if name in self.__dict__.get("sites", ()):
+            return self[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute or site {name!r}")
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self.sites]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.sites)
+
+    def to_dataset(self) -> xr.Dataset:
+        """All sites in view, lazy, side by side; widths that differ have dims of their own."""
+        coords = self._sample_coords()
+        arrays = {site: site_array(self, site, coords) for site in self.sites}
+        # Layers of two sites may differ; an outer join would invent rows of NaN.
+        axes: dict[str, list[int]] = {}
+        for site, layers in self.sites.items():
+            axis = self.stored.record.sites[site].axis
+            if axes.setdefault(axis, layers) != layers:
+                arrays[site] = arrays[site].rename({axis: f"{site}_{axis}"})
+        return xr.Dataset(arrays, attrs={"model": self.model, "corpus": self.corpus})
+
+    @property
+    def samples(self) -> xr.Dataset:
+        """The sample coordinates in view, in memory."""
+        return xr.Dataset(coords=self._sample_coords())
+
+    def coordinate(self, name: str) -> np.ndarray:
+        """(n_samples,) values of one sample coordinate in view."""
+        if name not in self.stored.record.columns:
+            raise SelectionError(
+                f"coordinate {name!r} asked for, but {self.name} has "
+                f"{', '.join(self.stored.record.columns)}"
+            )
+        values = self.stored.column(name)
+        parts = [values[index] for _, index in self.rows.pieces]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else values[:0]
+
+    def sel(self, **choices: Any) -> Run:
+        """Narrower run by labels.
+
+        Parameters
+        ----------
+        layer, block : int, list of int or slice
+            Absolute numbers; negative ones count from the end; a slice takes both ends.
+        site : str or list of str
+        **coordinates
+            Value, list, or slice (both ends taken) of any sample coordinate.
+
+        Examples
+        --------
+        >>> run.sel(layer=[0, 6], token=" the", position=slice(1, 20))  # doctest: +SKIP
+        """
+        run = self
+        for name, choice in choices.items():
+            if name == "site":
+                names = [choice] if isinstance(choice, str) else list(choice)
+                run = Run(self.stored, {site: run._layers(site) for site in names}, run.rows)
+            elif name in ("layer", "block"):
+                specs = self.stored.record.sites
+                dims = {site: (specs[site].dim, specs[site].size) for site in run.sites}
+                sites = narrowed(run.sites, dims, name, choice, self.name)
+                run = Run(self.stored, sites, run.rows)
+            elif name == "sample":
+                raise SelectionError("samples have no labels: use isel(sample=...) for positions")
+            else:
+                mask = coordinate_mask(name, run.coordinate(name), choice)
+                run = run.isel(sample=mask)
+        return run
+
+    def isel(self, *, sample: Any = slice(None)) -> Run:
+        """Narrower run by position.
+
+        Parameters
+        ----------
+        sample : slice, int, increasing ints, or (n_samples,) bool
+            Negative numbers count from the end.
+        """
+        numbers = sample_numbers(sample, self.n_samples)
+        if isinstance(numbers, slice):
+            return Run(self.stored, self.sites, self.rows.between(numbers.start, numbers.stop))
+        return Run(self.stored, self.sites, self.rows.take(numbers))
+
+    def split(self, fraction: float, by: str = "document", seed: int = 0) -> tuple[Run, Run]:
+        """The rest, and a held-out part with whole groups of samples.
+
+        The distinct values of `by` are shuffled by `seed` and held out one after the other
+        until they hold at least `fraction` of the samples in view.
+
+        Parameters
+        ----------
+        fraction : float
+            Between 0 and 1.
+        by : str
+            Sample coordinate whose equal values stay together; ``"sample"`` for each alone.
+        seed : int
+
+        Returns
+        -------
+        rest, held_out : Run
+        """
+        groups = np.arange(self.n_samples) if by == "sample" else self.coordinate(by)
+        mask = held_out(groups, fraction, seed)
+        return self.isel(sample=~mask), self.isel(sample=mask)
+
+    def row_blocks(self, max_rows: int) -> list[RowBlock]:
+        """The rows in view cut into blocks of at most `max_rows`, none across two shards."""
+        if max_rows < 1:
+            raise SelectionError(f"blocks of {max_rows} rows asked for, but one is the least")
+        return self.rows.blocks(int(max_rows))
+
+    def read(
+        self, site: str, layer: int, block: RowBlock, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Rows of one layer, checked against the journal.
+
+        Parameters
+        ----------
+        site : str
+        layer : int
+            Layer or block number in view.
+        block : RowBlock
+            From `row_blocks`.
+        out : (n_rows, width) of the dtype that reading gives, optional
+            Memory to fill: buffers used again read several times faster than new ones.
+
+        Returns
+        -------
+        (n_rows, width) float32 or float16
+
+        Raises
+        ------
+        CorruptionError
+            The chunk is missing or its bytes are not those that were committed.
+        """
+        if layer not in self._layers(site):
+            raise SiteError(
+                f"{self.dim(site)} {layer} of {site} asked for, but {self.name} has "
+                f"{spans(self.sites[site])} in view"
+            )
+        shape = (block.out.stop - block.out.start, self.stored.record.sites[site].width)
+        memory = self.stored.record.stored.memory
+        if out is None:
+            out = np.empty(shape, memory)
+        elif out.shape != shape or out.dtype != memory:
+            raise ValueError(f"out is {out.dtype} {out.shape}, expected {memory} {shape}")
+        read_block(self.stored, site, layer, block, out)
+        return out
+
+    def input_ids(self, sequence_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+        """Token ids (int32) that were run, by sequence number."""
+        return self.stored.sequences.input_ids(np.asarray(sequence_numbers, np.int64))
+
+    def key(self, sites: Mapping[str, Sequence[int]] | None = None) -> str:
+        """SHA-256 of everything that fixes the numbers in view.
+
+        Parameters
+        ----------
+        sites : dict of str to layers, optional
+            Only these (site, layer)s; by default all in view. Labels do not count, so a
+            renamed run keeps its keys.
+        """
+        chosen = self.sites if sites is None else sites
+        shards = [shard for shard, _ in self.rows.pieces]
+        total = hashlib.sha256()
+        for site in sorted(chosen):
+            for layer in chosen[site]:
+                entries = self.stored.journal.entries[site][layer, shards]
+                total.update(f"{site}/{layer}".encode() + entries.tobytes())
+        return digest([self.stored.record.identity(), self.rows.digest(), total.hexdigest()])
+
+    def cache_group(self, name: str, *, create: bool = False) -> zarr.Group | None:
+        """A Zarr group beside the run for what was computed from it.
+
+        Parameters
+        ----------
+        name : str
+            Letters, digits, ``.``, ``_`` and ``-``.
+        create : bool
+            Make it where it is not there; otherwise None is returned then.
+
+        Raises
+        ------
+        StoreError
+            It cannot be made.
+        """
+        path = f"{self.name}/{CACHE}/{check_label('cache entry', name)}"
+        backend = self.stored.backend
+        if backend.get(f"{path}/zarr.json") is None and not create:
+            return None
+        try:
+            return zarr.open_group(backend.zarr, path=path, mode="a" if create else "r+")
+        except OSError as error:
+            raise StoreError(f"{path} cannot be made: {error}") from error
+
+    def __repr__(self) -> str:
+        return run_text(self)
+
+    def _repr_html_(self) -> str:
+        return run_html(self)
+
+    def summary(self) -> dict[str, Any]:
+        """What a table of runs says of it."""
+        record = self.stored.record
+        return {
+            "model": self.model,
+            "corpus": self.corpus,
+            "sites": ", ".join(self.sites),
+            "layers": "; ".join(dict.fromkeys(spans(layers) for layers in self.sites.values())),
+            "samples": f"{self.n_samples:,}"
+            + (f" of {record.n_samples:,}" if self.n_samples != record.n_samples else ""),
+            "dtype": self.dtype,
+            "size": human_bytes(self.nbytes),
+            "state": self.state,
+        }
+
+    def _layers(self, site: str) -> list[int]:
+        if site not in self.sites:
+            raise SiteError(
+                f"site {site!r} asked for, but {self.name} has {', '.join(self.sites)} in view"
+            )
+        return self.sites[site]
+
+    def _sample_coords(self) -> dict[str, tuple[str, np.ndarray]]:
+        return {name: ("sample", self.coordinate(name)) for name in self.stored.record.columns}

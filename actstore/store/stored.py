@@ -1,0 +1,115 @@
+"""A run as it lies on disk: its record, its journal, and what of it can be seen."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from actstore.errors import CorruptionError
+from actstore.store.backend import Backend
+from actstore.store.chunks import ChunkReader
+from actstore.store.columns import read_column
+from actstore.store.journal import Journal
+from actstore.store.record import Record
+from actstore.store.sequences import Sequences
+from actstore.store.verify import Problem, presence_problems
+
+
+class StoredRun:
+    """Snapshot of a run at the moment it was opened.
+
+    Attributes
+    ----------
+    problems : list of Problem
+        What the quick check found: missing or short files.
+    nbytes : int
+        Size of the chunks on disk.
+    """
+
+    def __init__(self, backend: Backend, record: Record) -> None:
+        self.backend = backend
+        self.record = record
+        self.journal = Journal(backend, record)
+        sizes = {site: backend.sizes(f"{record.name}/{site}") for site in record.sites}
+        self.problems: list[Problem] = presence_problems(backend, record, self.journal, sizes)
+        self.nbytes = sum(sum(files.values()) for files in sizes.values())
+        self.reader = ChunkReader(backend, record, self.journal)
+        self._columns: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def load(cls, backend: Backend, name: str) -> StoredRun | None:
+        """The run called ``model/corpus``; None if there is none or only an unfinished plan."""
+        record = load_record(backend, name)
+        return None if record is None else cls(backend, record)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": {}, "sequences": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state.pop("sequences")
+        self.__dict__.update(state)
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        return Sequences(self.backend, self.record)
+
+    def column(self, name: str) -> np.ndarray:
+        """(n_samples,) values of a sample coordinate, proved and kept in memory."""
+        if name not in self._columns:
+            key = f"{self.record.name}/{name}"
+            values = read_column(self.backend, key, self.record.content[name])
+            values.flags.writeable = False
+            self._columns[name] = values
+        return self._columns[name]
+
+    def visible(self) -> tuple[dict[str, list[int]], np.ndarray]:
+        """What can be seen: layers of each site, and (n_shards,) bool.
+
+        The shards are those of the request that covers most of them; a (site, layer) is
+        visible where it is committed for all of these.
+        """
+        best = np.zeros(self.record.n_shards, bool)
+        for request in self.record.requests:
+            covered = self.covered(request)
+            if covered.sum() > best.sum():
+                best = covered
+        if not best.any():
+            return dict(self.record.requests[0]), best
+        sites = {}
+        for site, layers in self.record.wanted().items():
+            done = np.flatnonzero(self.journal.committed(site)[:, best].all(axis=1)).tolist()
+            if seen := [layer for layer in layers if layer in done]:
+                sites[site] = seen
+        return sites, best
+
+    def covered(self, request: dict[str, list[int]]) -> np.ndarray:
+        """(n_shards,) bool: shards committed for all of a request."""
+        done = np.ones(self.record.n_shards, bool)
+        for site, layers in request.items():
+            done &= self.journal.committed(site)[layers].all(axis=0)
+        return done
+
+    @property
+    def state(self) -> str:
+        """``complete``, ``k of n shards``, or what is damaged."""
+        if self.problems:
+            n = len(self.problems)
+            return f"damaged: {n} problem{'s' if n > 1 else ''}"
+        total = self.record.n_shards
+        done = int(self.covered(self.record.wanted()).sum())
+        return "complete" if done == total else f"{done} of {total} shards"
+
+
+def load_record(backend: Backend, name: str) -> Record | None:
+    """A run's record; None if there is no such run or only an unfinished plan."""
+    data = backend.get(f"{name}/zarr.json")
+    if data is None:
+        return None
+    record = Record.from_bytes(data, name)
+    if record is not None and record.name != name:
+        raise CorruptionError(
+            f"{name}: its metadata says it is {record.name}; rename runs with store.rename"
+        )
+    return record

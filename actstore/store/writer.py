@@ -1,0 +1,197 @@
+"""Writing rows: whole shards, checked, made durable, then committed by the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from actstore.errors import StoreError
+from actstore.store.backend import Backend
+from actstore.store.chunks import encode
+from actstore.store.dtypes import check_values
+from actstore.store.folders import explained
+from actstore.store.journal import Journal
+from actstore.store.layout import chunk_name
+from actstore.store.lock import FolderLock
+from actstore.store.record import Record
+from actstore.store.sequences import Sequences
+
+if TYPE_CHECKING:
+    from actstore.store.run import Run
+
+_THREADS = 4
+
+
+class RunWriter:
+    """Writes the rows of one request, a shard at a time and in any order.
+
+    Leave it as a context manager, or call `close`, to release the lock.
+
+    Attributes
+    ----------
+    n_samples, n_shards : int
+    request : dict of str to list of int
+        Site to layers or blocks that each `write` brings.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        record: Record,
+        request: Mapping[str, Sequence[int]],
+        lock: FolderLock,
+    ) -> None:
+        self._backend = backend
+        self._record = record
+        self._lock = lock
+        self._journal = Journal(backend, record)
+        self._sequences = Sequences(backend, record)
+        self.request = {site: list(layers) for site, layers in request.items()}
+
+    @property
+    def n_samples(self) -> int:
+        return self._record.n_samples
+
+    @property
+    def n_shards(self) -> int:
+        return self._record.n_shards
+
+    @property
+    def name(self) -> str:
+        """``model/corpus``."""
+        return self._record.name
+
+    def pending(self) -> list[int]:
+        """Shards that still lack any (site, layer) of the request."""
+        done = np.ones(self.n_shards, bool)
+        for site, layers in self.request.items():
+            done &= self._journal.committed(site)[layers].all(axis=0)
+        return [int(shard) for shard in np.flatnonzero(~done)]
+
+    def shard_samples(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sequence numbers (int64) and positions (int32) of a shard's rows."""
+        start, stop = self._range(shard)
+        sequence, position = (
+            np.asarray(self._column(name)[start:stop]) for name in ("sequence", "position")
+        )
+        return sequence.astype(np.int64), position.astype(np.int32)
+
+    def input_ids(self, numbers: Iterable[int] | np.ndarray) -> list[np.ndarray]:
+        """Token ids (int32) of sequences by their number in the run."""
+        return self._sequences.input_ids(np.asarray(numbers, np.int64))
+
+    def write(self, shard: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Check, write and commit a shard's rows; committed and durable on return.
+
+        Parameters
+        ----------
+        shard : int
+        arrays : dict of str to (n_layers, n_rows, width) float16, float32 or float64
+            Every site of `request`, its layers in that order. (site, layer)s that are
+            committed already are left as they are.
+
+        Raises
+        ------
+        NonFiniteError, DtypeOverflowError
+            Naming site, layer and samples; nothing of the shard is committed.
+        StoreError
+            A wrong shape, or the disk's failure: what is committed stays safe.
+        """
+        start, stop = self._range(shard)
+        self._check_shapes(arrays, stop - start)
+        todo = [
+            (site, layer, arrays[site][at])
+            for site, layers in self.request.items()
+            for at, layer in enumerate(layers)
+            if not self._journal.committed(site)[layer, shard]
+        ]
+        for site, layer, values in todo:
+            where = f"{self.name}, {site} {self._record.sites[site].dim} {layer}"
+            check_values(values, self._record.stored, where, start)
+        entries = {site: self._journal.entries[site][:, shard].copy() for site, _, _ in todo}
+        what = f"shard {shard} of {self.n_shards} of {self.name} cannot be written"
+        with explained(what, self._backend, self._safe()):
+            try:
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    written = list(pool.map(lambda item: self._put(shard, *item), todo))
+                for site in entries:
+                    self._backend.sync_folder(f"{self.name}/{site}")
+            except BaseException:
+                self._discard(shard, todo)
+                raise
+            for (site, layer, _), entry in zip(todo, written, strict=True):
+                entries[site][layer] = entry
+            if entries:
+                self._journal.commit(shard, entries)
+
+    @property
+    def run(self) -> Run:
+        """The run as it can be read now."""
+        from actstore.store.run import Run
+
+        return Run.load(self._backend, self.name)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _put(self, shard: int, site: str, layer: int, values: np.ndarray) -> tuple[int, int]:
+        data, checksum = encode(values, self._record.shard_rows, self._record.stored)
+        key = f"{self.name}/{site}/{chunk_name(layer, shard)}"
+        self._backend.put(key, data)
+        if (size := self._backend.size(key)) != data.nbytes:
+            raise StoreError(
+                f"{key} has {size} bytes after {data.nbytes} were written: the file system lost "
+                "some; nothing of this shard was committed"
+            )
+        return data.nbytes, checksum
+
+    def _discard(self, shard: int, todo: list[tuple[str, int, np.ndarray]]) -> None:
+        """Free what an uncommitted shard takes on the disk."""
+        for site, layer, _ in todo:
+            try:
+                self._backend.delete(f"{self.name}/{site}/{chunk_name(layer, shard)}")
+            except OSError:
+                return
+
+    def _safe(self) -> str:
+        done = self.n_shards - len(self.pending())
+        return (
+            f"The {done} committed of {self.n_shards} shards are safe; make room or lift the "
+            "limit, and run the same call again to resume"
+        )
+
+    def _range(self, shard: int) -> tuple[int, int]:
+        if not 0 <= shard < self.n_shards:
+            raise StoreError(
+                f"shard {shard} asked for, but {self.name} has shards 0…{self.n_shards - 1}"
+            )
+        return self._record.shard_range(shard)
+
+    def _check_shapes(self, arrays: Mapping[str, Any], rows: int) -> None:
+        if set(arrays) != set(self.request):
+            raise StoreError(
+                f"{self.name}: sites {sorted(arrays)} given, but the request is of "
+                f"{sorted(self.request)}"
+            )
+        for site, layers in self.request.items():
+            expected = (len(layers), rows, self._record.sites[site].width)
+            values = arrays[site]
+            if values.shape != expected or values.dtype.kind != "f":
+                raise StoreError(
+                    f"{self.name}: {site} is {values.dtype} of shape {values.shape}, not floating "
+                    f"point of shape {expected} (layers, rows, width)"
+                )
+
+    def _column(self, name: str) -> zarr.Array:
+        return zarr.open_array(self._backend.zarr, path=f"{self.name}/{name}", mode="r")
