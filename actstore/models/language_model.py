@@ -1,0 +1,319 @@
+"""`LanguageModel`: a transformers model whose states can be captured and decoded."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from actstore.errors import ModelError
+from actstore.models.capture import capture_rows
+from actstore.models.probe import Probed, probe
+from actstore.models.provenance import (
+    library_versions,
+    tokenizer_fingerprint,
+    weights_fingerprint,
+)
+from actstore.models.running import quiet
+from actstore.models.sites import SiteSpec, resolve_sites
+from actstore.models.structure import find_stack, input_embedding
+
+
+class LanguageModel:
+    """A model, its tokenizer, and what the load-time probe found out about it.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Left as it is: training flags, hooks and parameters are untouched or put back.
+    tokenizer : optional
+        Needed only where text is involved.
+    name : str, optional
+        Label used in stores; default: the last part of the model's id or folder.
+    origin : dict, optional
+        Where the weights came from, for `describe`.
+
+    Attributes
+    ----------
+    name : str
+    n_blocks, width, vocab_size : int
+    causal : bool
+        Whether later tokens leave earlier states alone; found by trial, not from the config.
+    max_length : int or None
+        Longest sequence that a learned position table allows.
+    has_head : bool
+        Whether `decode` is possible.
+    sites : dict of str to SiteSpec
+        ``resid`` (layer 0…L; layer 0 enters the first block, layer L is taken **before** the
+        final norm), ``final_norm`` (what the head is given), ``embed`` (the token embedding),
+        and inside the blocks those of ``ln1``, ``attn``, ``resid_mid``, ``ln2``, ``mlp`` that the
+        architecture has. ``hidden_states[-1]`` of transformers is ``final_norm`` for most
+        decoders and ``resid`` layer L for others; it is not a name here.
+    refused : dict of str to str
+        Sites that other architectures have, with the reason why this one does not.
+
+    Raises
+    ------
+    UnsupportedModelError
+        A check of the probe failed; the message names it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        name: str | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name or default_name(model)
+        self._origin = dict(origin or {})
+        self._lock = threading.RLock()
+        self._fingerprint: str | None = None
+        self._stack = find_stack(model)
+        self._embedding = input_embedding(model, self._stack)
+        self._pad_id = self._choose_pad_id()
+        with quiet(model):
+            found: Probed = probe(model, self._stack, self._embedding, self._pad_id)
+        self._found = found
+        self.n_blocks = len(self._stack.blocks)
+        self.width: int = found.sites["resid"].width
+        self.vocab_size: int = found.vocab_size
+        self.causal: bool = found.causal
+        self.max_length: int | None = found.max_length
+        self.sites: dict[str, SiteSpec] = found.sites
+        self.refused: dict[str, str] = found.refused
+
+    def __repr__(self) -> str:
+        kind = "causal" if self.causal else "bidirectional"
+        return (
+            f"<LanguageModel {self.name}: {type(self.model).__name__}, {self.n_blocks} blocks × "
+            f"{self.width}, {kind}, sites {', '.join(self.sites)}>"
+        )
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the model has a head from states to vocabulary logits."""
+        return self._found.head is not None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype the blocks compute in."""
+        return self._found.dtype
+
+    def resolve(
+        self, sites: Sequence[str] | str = ("resid",), layers: Sequence[int] | int | None = None
+    ) -> dict[str, list[int]]:
+        """Turn site names and layer numbers into sorted absolute numbers.
+
+        Parameters
+        ----------
+        sites : names out of `sites`
+        layers : int or sequence of int, optional
+            Layers of the stream, and blocks for sites inside blocks; negative ones count from
+            the end. Default: all. Sites with one place only (``embed``, ``final_norm``) give [0].
+
+        Raises
+        ------
+        SiteError
+            A site or number that the model does not have.
+        """
+        return resolve_sites(self.name, self.sites, self.refused, sites, layers)
+
+    def capture(
+        self,
+        input_ids: Sequence[np.ndarray],
+        positions: Sequence[np.ndarray],
+        wanted: Mapping[str, Sequence[int]],
+    ) -> dict[str, np.ndarray]:
+        """Run one batch and return the wanted states at the wanted positions.
+
+        Parameters
+        ----------
+        input_ids : sequence of int arrays
+            Token ids of each sequence; of different lengths, padded here on the right.
+        positions : sequence of int arrays
+            For each sequence the positions to keep, 0 ≤ position < length, in any order.
+        wanted : mapping of site to absolute numbers
+            As `resolve` gives it.
+
+        Returns
+        -------
+        dict of str to ndarray (numbers wanted, rows, width)
+            Rows follow ``input_ids``, then ``positions``. float32; float16 or float64 for models
+            of that dtype (bfloat16 gives float32, exactly).
+
+        Notes
+        -----
+        A row equals the same text run alone up to rounding: in float32 the difference stays
+        below 1e-4 of the row's norm; in float16 about 1e-2 and in bfloat16 about 5e-2, since
+        matrix products are summed in another order for another batch shape.
+        """
+        rows = self._check_batch(input_ids, positions)
+        if len(rows) == 0:
+            kind = np.dtype(_numpy_name(self.dtype))
+            return {
+                site: np.empty((len(numbers), 0, self.sites[site].width), kind)
+                for site, numbers in wanted.items()
+            }
+        found = self._found
+        with self._lock, quiet(self.model):
+            out = capture_rows(
+                self._stack,
+                found.tail,
+                found.inner,
+                self.sites,
+                self._embedding,
+                list(input_ids),
+                rows,
+                wanted,
+                pad_id=self._pad_id,
+                dtype=self.dtype,
+            )
+        return {
+            site: (states.float() if states.dtype == torch.bfloat16 else states).numpy()
+            for site, states in out.items()
+        }
+
+    def decode(self, hidden: np.ndarray, *, normed: bool = False) -> np.ndarray:
+        """Decode states of the last layer into logits, ``head(final_norm(h))``.
+
+        Parameters
+        ----------
+        hidden : (n, width) array
+            States of ``resid`` layer L, before the final norm (or mapped there from another
+            layer: "Jump to Conclusions", arXiv 2303.09435, §4). For masked language models the
+            head is the whole prediction head.
+        normed : bool
+            ``hidden`` is from ``final_norm`` already.
+
+        Returns
+        -------
+        (n, vocabulary) float32 array
+            The model's own logits, soft-cap and scale included.
+
+        Raises
+        ------
+        ModelError
+            The model has no head, or the width is another one.
+        """
+        found = self._found
+        if found.head is None:
+            raise ModelError(
+                f"{self.name} has no language-model head (it is loaded as "
+                f"{type(self.model).__name__}), so states cannot be decoded; load a checkpoint "
+                "with one (…ForCausalLM, …ForMaskedLM)"
+            )
+        width = found.tail.width if normed else self.width
+        if hidden.ndim != 2 or hidden.shape[1] != width:
+            raise ModelError(
+                f"states of shape {hidden.shape} given to decode, expected (n, {width}) for "
+                f"{'final_norm' if normed else f'layer {self.n_blocks}'} of {self.name}"
+            )
+        with self._lock, quiet(self.model):
+            device = found.head_device
+            rows = torch.from_numpy(np.ascontiguousarray(hidden)).to(device, self.dtype)
+            return found.head(rows if normed else found.tail(rows))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the weights: names, shapes, dtypes and bytes. Computed once."""
+        if self._fingerprint is None:
+            with self._lock:
+                self._fingerprint = weights_fingerprint(self.model)
+        return self._fingerprint
+
+    def describe(self) -> dict[str, Any]:
+        """Everything about the model that determines the numbers it gives, as JSON types."""
+        config = self.model.config
+        tokenizer = self.tokenizer
+        return {
+            "name": self.name,
+            "class": type(self.model).__name__,
+            "model_type": config.model_type,
+            "revision": getattr(config, "_commit_hash", None),
+            "quantisation": None,
+            **self._origin,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self._embedding.weight.device),
+            "attn_implementation": getattr(config, "_attn_implementation", None),
+            "n_blocks": self.n_blocks,
+            "width": self.width,
+            "vocab_size": self.vocab_size,
+            "causal": self.causal,
+            "fingerprint": self.fingerprint(),
+            "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
+            "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
+            "versions": library_versions(),
+        }
+
+    def _choose_pad_id(self) -> int:
+        config = self.model.config.get_text_config()
+        known = (
+            getattr(self.tokenizer, "pad_token_id", None),
+            getattr(config, "pad_token_id", None),
+        )
+        size = self._embedding.weight.shape[0]
+        # models that skip pads when they count positions mean their own pad id
+        return next((int(i) for i in reversed(known) if i is not None and 0 <= i < size), 0)
+
+    def _check_batch(
+        self, input_ids: Sequence[np.ndarray], positions: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Validate a batch and return the flat row numbers in the padded batch."""
+        if len(input_ids) != len(positions):
+            raise ModelError(
+                f"{len(input_ids)} sequences but positions for {len(positions)}; expected one "
+                "array of positions per sequence"
+            )
+        lengths = np.array([len(ids) for ids in input_ids], dtype=np.int64)
+        longest = int(lengths.max(initial=0))
+        counts = np.array([len(p) for p in positions], dtype=np.int64)
+        if counts.sum() == 0:
+            return np.empty(0, dtype=np.int64)
+        if lengths.min() == 0:
+            raise ModelError(f"sequence {int(lengths.argmin())} has no tokens")
+        if self.max_length is not None and longest > self.max_length:
+            raise ModelError(
+                f"a sequence of {longest} tokens given, but {self.name} has positions for "
+                f"{self.max_length}; truncate the documents to max_length={self.max_length}"
+            )
+        ids = np.concatenate(list(input_ids))
+        size = self._embedding.weight.shape[0]
+        if ids.min() < 0 or ids.max() >= size:
+            bad = int(ids[(ids < 0) | (ids >= size)][0])
+            raise ModelError(
+                f"token id {bad} given, but {self.name} embeds ids 0…{size - 1}; is this the "
+                "model's own tokenizer?"
+            )
+        sequence = np.repeat(np.arange(len(lengths)), counts)
+        flat = np.concatenate(list(positions)).astype(np.int64)
+        outside = (flat < 0) | (flat >= lengths[sequence])
+        if outside.any():
+            at = int(outside.argmax())
+            raise ModelError(
+                f"position {flat[at]} asked for in sequence {sequence[at]}, which has "
+                f"{lengths[sequence[at]]} tokens"
+            )
+        return sequence * longest + flat
+
+
+def default_name(model: Any) -> str:
+    """A label for a loaded model: the last part of its id, else its type."""
+    source = str(getattr(model.config, "_name_or_path", "") or "")
+    return safe_name(source.rstrip("/").rpartition("/")[2]) or safe_name(model.config.model_type)
+
+
+def safe_name(text: str) -> str:
+    """Replace what may not stand in a store's label by dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+
+
+def _numpy_name(dtype: torch.dtype) -> str:
+    names = {torch.float16: "float16", torch.float64: "float64"}
+    return names.get(dtype, "float32")

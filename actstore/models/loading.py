@@ -1,0 +1,243 @@
+"""`load_model`: hub id, folder, GGUF file or loaded model in; checked `LanguageModel` out."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from actstore.errors import MissingDependencyError, ModelError
+from actstore.models.language_model import LanguageModel, safe_name
+
+
+def load_model(
+    model: Any,
+    *,
+    tokenizer: Any = None,
+    name: str | None = None,
+    dtype: Any = "auto",
+    device: Any = None,
+    revision: str | None = None,
+    attn_implementation: str | None = None,
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Load a model and check that it is understood.
+
+    Parameters
+    ----------
+    model : str, path, transformers.PreTrainedModel or LanguageModel
+        A hub id, a folder with ``config.json`` and safetensors weights, a ``.gguf`` file
+        (dequantised to float32 unless ``dtype`` says otherwise), or a loaded model. A
+        `LanguageModel` is returned as it is.
+    tokenizer : tokenizer, str, path or False, optional
+        Default: the one beside the weights. False: none, for pre-tokenised input only.
+    name : str, optional
+        Label used in stores; default: the last part of the id, folder or file name.
+    dtype : str or torch.dtype
+        "auto" keeps the checkpoint's own.
+    device : str or torch.device, optional
+        Default: the first CUDA device where there is one, else the CPU. A model that is
+        given loaded stays where it is unless a device is named.
+    revision, attn_implementation, device_map, trust_remote_code
+        As in transformers. No code of a model repository runs unless ``trust_remote_code``.
+
+    Raises
+    ------
+    ModelError
+        The model, its weights or its tokenizer cannot be had; one line says what to do.
+    UnsupportedModelError
+        A load-time check failed.
+    MissingDependencyError
+        A GGUF file is given and the package ``gguf`` or ``accelerate`` is not installed.
+
+    Notes
+    -----
+    Weights are read from safetensors (or GGUF) only: pickled checkpoints can run code.
+    The head is kept only if the checkpoint holds its weights.
+    """
+    if isinstance(model, LanguageModel):
+        return model
+    if not isinstance(model, str | Path):
+        return _wrap_loaded(model, tokenizer, name, device)
+    source = _Source(model, revision, trust_remote_code)
+    if isinstance(tokenizer, str | Path):
+        found = _Source(tokenizer, None, trust_remote_code).tokenizer()
+    elif tokenizer is None:
+        found = source.tokenizer()
+    else:
+        found = tokenizer or None
+    options = {"attn_implementation": attn_implementation, "device_map": device_map}
+    loaded = source.weights(dtype, {k: v for k, v in options.items() if v is not None})
+    if device_map is None:
+        loaded = loaded.to(_default_device() if device is None else device)
+    return LanguageModel(loaded, found, name=name or source.label, origin=source.origin())
+
+
+def _wrap_loaded(model: Any, tokenizer: Any, name: str | None, device: Any) -> LanguageModel:
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ModelError(
+            f"a {type(model).__name__} given as model, expected a hub id, a folder, a .gguf file "
+            "or a transformers PreTrainedModel"
+        )
+    if isinstance(tokenizer, str | Path):
+        tokenizer = _Source(tokenizer, None, False).tokenizer()
+    if device is not None:
+        model = model.to(device)
+    origin = {"source": str(getattr(model.config, "_name_or_path", "") or "") or None}
+    return LanguageModel(model, tokenizer or None, name=name, origin=origin)
+
+
+class _Source:
+    """A place that weights and a tokenizer come from."""
+
+    def __init__(self, where: str | Path, revision: str | None, trust: bool) -> None:
+        path = Path(where).expanduser()
+        self.where = str(where)
+        self.gguf: Path | None = None
+        self.local = path.is_dir()
+        self.common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust}
+        if path.suffix == ".gguf":
+            self._check_gguf(path)
+            self.gguf = path
+            self.location = str(path.parent)
+            self.common["gguf_file"] = path.name
+            self.label = safe_name(path.stem)
+            return
+        if path.is_file():
+            raise ModelError(f"{where} is a file; expected a folder, a .gguf file or a hub id")
+        self.location = str(path) if self.local else self.where
+        self.label = safe_name((path.resolve() if self.local else path).name)
+        if self.local and not (path / "config.json").is_file():
+            raise ModelError(f"folder {where} has no config.json, so it holds no model")
+        if not self.local and (path.is_absolute() or self.where.startswith((".", "~"))):
+            raise ModelError(f"folder {where} does not exist")
+
+    def origin(self) -> dict[str, Any]:
+        """The part of the provenance that only the loader knows."""
+        note = None if self.gguf is None else f"dequantised from {self.gguf.name}"
+        # where a folder lies says nothing about what is in it
+        return {"source": self.where if not self.local else self.label, "quantisation": note}
+
+    def tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        advice = "pass tokenizer=…, or tokenizer=False for pre-tokenised input"
+        if self.local and not _has_tokenizer(Path(self.location)):
+            raise ModelError(f"folder {self.where} has no tokenizer files; {advice}")
+        try:
+            return AutoTokenizer.from_pretrained(self.location, **self.common)
+        except Exception as error:
+            raise ModelError(
+                f"no tokenizer for {self.where} ({_first_line(error)}); {advice}"
+            ) from error
+
+    def weights(self, dtype: Any, options: dict[str, Any]) -> Any:
+        """Load the model, with its head where the checkpoint has one."""
+        import transformers
+
+        config = self._config()
+        if self.local and not any(Path(self.location).glob("*.safetensors")):
+            raise ModelError(
+                f"folder {self.where} has no *.safetensors weights (pickled checkpoints can run "
+                "code and are not read); convert it where you trust it, with transformers' "
+                "from_pretrained(…).save_pretrained(…)"
+            )
+        kinds = _auto_classes(config)
+        if self.gguf is not None:
+            dtype = "float32" if dtype == "auto" else dtype
+        else:
+            options = {**options, "use_safetensors": True}
+        for kind in kinds:
+            auto = getattr(transformers, kind)
+            try:
+                model, report = auto.from_pretrained(
+                    self.location,
+                    dtype=dtype,
+                    output_loading_info=True,
+                    **self.common,
+                    **options,
+                )
+            except Exception as error:
+                raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
+            missing = sorted(report["missing_keys"])
+            inside = [key for key in missing if _is_needed(model, key)]
+            if inside:
+                raise ModelError(
+                    f"{self.where} lacks {len(inside)} weights of {type(model).__name__}, first "
+                    f"{inside[0]}; is the checkpoint whole, and of this architecture?"
+                )
+            if not missing or kind == kinds[-1]:
+                return model
+        raise AssertionError("the last class always returns or raises")
+
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self.location, **self.common)
+        except Exception as error:
+            raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
+
+    def _check_gguf(self, path: Path) -> None:
+        if not path.is_file():
+            raise ModelError(f"file {path} does not exist")
+        for package in ("gguf", "accelerate"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingDependencyError(
+                    f"reading {path.name} needs the package {package!r}: pip install {package}, "
+                    "or install actstore[demo]"
+                )
+
+
+def _auto_classes(config: Any) -> list[str]:
+    """Auto classes to try, the last without a head."""
+    from transformers.models.auto import modeling_auto as auto
+
+    architecture = next(iter(config.architectures or ()), "")
+    if config.is_encoder_decoder:
+        text = auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+        return ["AutoModelForTextEncoding" if config.model_type in text else "AutoModel"]
+    causal = architecture in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    masked = config.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if causal or architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        return ["AutoModelForCausalLM", "AutoModel"]
+    if masked and architecture.endswith(("ForMaskedLM", "ForPreTraining")):
+        return ["AutoModelForMaskedLM", "AutoModel"]
+    return ["AutoModel"]
+
+
+def _is_needed(model: Any, key: str) -> bool:
+    """Whether a weight that the checkpoint lacks takes part in the states that are captured."""
+    inner = key.removeprefix(f"{model.base_model_prefix}.")
+    in_base = model.base_model is model or inner != key
+    return in_base and not inner.startswith("pooler.")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    patterns = ("tokenizer*", "vocab*", "*.model", "spiece*", "*.tiktoken")
+    return any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _explained(error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return "it needs code of its own repository; pass trust_remote_code=True if you trust it"
+    if "offline" in text.lower() or "couldn't connect" in text.lower():
+        return (
+            "it is no folder here, not in the hub's local cache, and the hub is out of reach "
+            "(HF_HUB_OFFLINE=1, or no network)"
+        )
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,268 @@
+"""The checks made when a model is loaded: one tiny forward pass and a padded one.
+
+Nothing about an architecture is believed. Each check has a name, and a failure says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from actstore.errors import UnsupportedModelError
+from actstore.models.capture import capture_rows
+from actstore.models.head import Head
+from actstore.models.running import call_with_ids, foreign_hooks_removed
+from actstore.models.sites import BLOCK_SITES, InnerSite, SiteSpec, find_inner_sites
+from actstore.models.structure import Stack
+from actstore.models.tail import Tail, find_tail
+from actstore.models.tensors import agreement, gap, typical_gap
+from actstore.models.trace import Trace, trace_forward
+
+_TOKENS = 6
+_SHORTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probe found out."""
+
+    tail: Tail
+    head: Head | None
+    head_device: Any
+    inner: dict[str, InnerSite]
+    sites: dict[str, SiteSpec]
+    refused: dict[str, str]
+    causal: bool
+    dtype: torch.dtype
+    vocab_size: int
+    max_length: int | None
+
+
+def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
+    """Run the checks; `actstore.models.running.quiet` stands around this call.
+
+    Checks
+    ------
+    blocks, stream
+        Each block runs once, in order, and takes and returns one hidden state.
+    chaining
+        What enters block l + 1 is what left block l, and both are transformers' own
+        ``hidden_states`` (but for the last, which many models give after the final norm).
+    final_norm
+        The modules behind the last block lead from its output to ``last_hidden_state``.
+    logits
+        The head applied to those gives the model's own logits, where it has a head.
+    alone
+        States in a padded batch equal those of the same tokens run alone.
+    additivity
+        Which sub-modules' outputs add up to the stream (it decides which sites there are).
+
+    Causality is measured too: whether a changed last token moves earlier states.
+    """
+    ids = _tokens(model, embedding)
+    has_head = model is not stack.base and model.get_output_embeddings() is not None
+    has_head = has_head and not model.config.is_encoder_decoder
+    device = embedding.weight.device
+    runner = model if has_head else stack.base
+    with foreign_hooks_removed(model):
+        trace = trace_forward(
+            stack, lambda: call_with_ids(runner, ids, None, device, output_hidden_states=True)
+        )
+    _check_chaining(stack, trace)
+    tail = find_tail(trace)
+    causal = _is_causal(trace)
+    head = Head(model, stack.base) if has_head else None
+    vocabulary = int(embedding.weight.shape[0])
+    if head is not None:
+        vocabulary = _check_head(head, tail, trace)
+    scale = float(getattr(model.config.get_text_config(), "residual_multiplier", None) or 1.0)
+    inner, refused = find_inner_sites(trace, scale)
+    sites = _describe_sites(stack, trace, tail, inner, embedding)
+    for name in BLOCK_SITES:
+        if name not in sites and name not in refused:
+            refused[name] = "no such place was found in its blocks"
+    found = Probed(
+        tail,
+        head,
+        trace.last_hidden.device if trace.last_hidden is not None else device,
+        inner,
+        sites,
+        refused,
+        causal,
+        trace.leaving[-1].dtype,
+        vocabulary,
+        _position_limit(model, stack, embedding),
+    )
+    _check_alone(stack, embedding, found, ids, trace, pad_id)
+    return found
+
+
+def _tokens(model: Any, embedding: Any) -> np.ndarray:
+    """Two sequences of ordinary tokens that differ in the last one."""
+    size = embedding.weight.shape[0]
+    config = model.config.get_text_config()
+    special = {
+        value
+        for key, value in config.to_dict().items()
+        if key.endswith(("token_id", "token_index")) and isinstance(value, int)
+    }
+    ordinary = [i for i in range(min(size, 4096)) if i not in special] or list(range(size))
+    draw = np.random.default_rng(0).choice(len(ordinary), _TOKENS + 1, replace=len(ordinary) < 8)
+    chosen = np.array(ordinary)[draw]
+    return np.stack([chosen[:_TOKENS], np.append(chosen[: _TOKENS - 1], chosen[-1])])
+
+
+def _check_chaining(stack: Stack, trace: Trace) -> None:
+    count = len(stack.blocks)
+    tolerance = 4 * torch.finfo(trace.leaving[0].dtype).eps
+    for layer in range(count):
+        states = trace.entering[layer]
+        if layer and gap(states, trace.leaving[layer - 1]) > tolerance:
+            raise UnsupportedModelError(
+                f"check 'chaining' failed: what enters block {layer} of {stack.pattern} is not "
+                f"what left block {layer - 1}"
+            )
+    own: Sequence[Any] = getattr(trace.result, "hidden_states", None) or ()
+    if len(own) != count + 1:
+        return
+    # most models list the states before each block, Mamba those after it
+    streams = (trace.entering, trace.leaving)
+    distances = [max(map(gap, stream, own[:count])) for stream in streams]
+    if min(distances) > tolerance:
+        raise UnsupportedModelError(
+            f"check 'chaining' failed: the states around the blocks {stack.pattern} are not "
+            f"transformers' hidden_states[0…{count - 1}]"
+        )
+
+
+def _is_causal(trace: Trace) -> bool:
+    """Whether states before the last position are the same in both sequences."""
+    last = trace.leaving[-1]
+    tolerance = agreement(last.dtype) * 1e-1
+    return gap(last[0, :-1], last[1, :-1]) <= tolerance
+
+
+def _check_head(head: Head, tail: Tail, trace: Trace) -> int:
+    logits = trace.result.logits
+    rows = tail(trace.leaving[-1].reshape(-1, trace.leaving[-1].shape[-1]))
+    head.prepare(rows)
+    if not head.agrees(rows, logits.reshape(len(rows), -1)):
+        raise UnsupportedModelError(
+            "check 'logits' failed: the head applied to the final norm of the last block's output "
+            "does not give the model's own logits; load the base model to go without a head"
+        )
+    return int(logits.shape[-1])
+
+
+def _check_alone(
+    stack: Stack, embedding: Any, found: Probed, ids: np.ndarray, trace: Trace, pad_id: int
+) -> None:
+    long, short = ids[0], ids[0, :_SHORTER]
+    layer = len(stack.blocks)
+
+    def states(batch: list[np.ndarray]) -> torch.Tensor:
+        longest = max(len(sequence) for sequence in batch)
+        rows = np.concatenate([i * longest + np.arange(len(s)) for i, s in enumerate(batch)])
+        wanted: Mapping[str, Sequence[int]] = {"resid": [layer]}
+        return capture_rows(
+            stack,
+            found.tail,
+            found.inner,
+            found.sites,
+            embedding,
+            batch,
+            rows,
+            wanted,
+            pad_id=pad_id,
+            dtype=found.dtype,
+        )["resid"][0]
+
+    together = states([short, long])
+    full = trace.leaving[-1][0]
+    alone = full[:_SHORTER] if found.causal else states([short])
+    expected = torch.cat([alone.cpu(), full.cpu()])
+    compare = gap if found.dtype in (torch.float32, torch.float64) else typical_gap
+    distance = compare(together, expected)
+    if distance > agreement(found.dtype):
+        raise UnsupportedModelError(
+            f"check 'alone' failed: states in a padded batch differ from the same tokens run "
+            f"alone by {distance:.2g} of their norm; another attn_implementation may help"
+        )
+
+
+def _describe_sites(
+    stack: Stack,
+    trace: Trace,
+    tail: Tail,
+    inner: Mapping[str, InnerSite],
+    embedding: Any,
+) -> dict[str, SiteSpec]:
+    count, width = len(stack.blocks), trace.leaving[-1].shape[-1]
+    path = next((n for n, m in stack.base.named_modules() if m is embedding), "")
+    prefix = f"{stack.base_path}." if stack.base_path else ""
+    after = " → ".join(prefix + p for p in tail.paths) or stack.pattern.replace("*", str(count - 1))
+    specs = [
+        SiteSpec(
+            "resid",
+            "layer",
+            count + 1,
+            width,
+            stack.pattern,
+            "the residual stream: layer 0 enters the first block, layer l leaves block l - 1, "
+            f"layer {count} is before the final norm",
+        ),
+        SiteSpec(
+            "final_norm",
+            "layer",
+            1,
+            tail.width,
+            after,
+            "what the head is given"
+            + ("" if tail.paths else ": there is no norm after the blocks"),
+        ),
+        SiteSpec(
+            "embed",
+            "layer",
+            1,
+            int(embedding.weight.shape[1]),
+            prefix + path,
+            "the token embedding alone",
+        ),
+    ]
+    specs += [
+        SiteSpec(
+            name,
+            "block",
+            count,
+            inner[name].width,
+            f"{stack.pattern}.{inner[name].path}"
+            + (" (input)" if inner[name].at == "input" else ""),
+            inner[name].description,
+        )
+        for name in BLOCK_SITES
+        if name in inner
+    ]
+    return {spec.name: spec for spec in specs}
+
+
+def _position_limit(model: Any, stack: Stack, embedding: Any) -> int | None:
+    """Longest sequence of a learned position table; None where positions are computed."""
+    config = model.config.get_text_config()
+    stated = getattr(config, "max_position_embeddings", None)
+    if not isinstance(stated, int):
+        return None
+    blocks = {m for block in stack.blocks for m in block.modules()}
+    for module in stack.base.modules():
+        if isinstance(module, nn.Embedding) and module is not embedding and module not in blocks:
+            rows = module.num_embeddings
+            if rows >= stated and rows - stated <= 8:
+                skipped = getattr(module, "offset", None)
+                if skipped is None:
+                    skipped = 0 if module.padding_idx is None else module.padding_idx + 1
+                return rows - int(skipped)
+    return None
