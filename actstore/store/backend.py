@@ -185,10 +185,13 @@ class ZarrBackend:
         sync(self.zarr.delete_dir(key))
 
     def move_tree(self, source: str, target: str) -> None:
-        for key in self._walk(source):
+        # The group's own metadata goes last, and leaves first: it is what makes a run one.
+        head = f"{source}/zarr.json"
+        for key in [*(key for key in self._walk(source) if key != head), head]:
             data = self.get(key)
             if data is not None:
                 self.put(target + key[len(source) :], data)
+        self.delete(head)
         self.delete_tree(source)
 
     def sizes(self, key: str) -> dict[str, int]:

@@ -10,7 +10,7 @@ from zarr.abc.store import Store as ZarrStore
 
 from actstore.errors import ActstoreError, MissingRunError, StoreError
 from actstore.store.backend import Backend, backend_for, location
-from actstore.store.folders import check_root, explained, lock_run
+from actstore.store.folders import check_root, explained, lock_run, prepare
 from actstore.store.layout import check_label, run_key
 from actstore.store.run import Run
 from actstore.store.stored import load_record
@@ -111,6 +111,30 @@ class Store(Mapping[tuple[str, str], Run]):
             self._backend.sync_folder(name)
             self._backend.delete_tree(name)
             self._backend.sync_folder(model)
+
+    def rename(self, model: str, corpus: str, *, to: tuple[str, str]) -> None:
+        """Give a run another model's or corpus's label; its keys and caches stay valid.
+
+        Raises
+        ------
+        StoreError
+            A run of the new name exists.
+        LockedError
+            The run is being written.
+        """
+        name = self._existing(model, corpus)
+        target = run_key(check_label("model", to[0]), check_label("corpus", to[1]))
+        backend = self._backend
+        with (
+            explained(f"{name} cannot be renamed to {target}", backend),
+            lock_run(backend, name),
+        ):
+            if backend.get(f"{target}/zarr.json") is not None or backend.folders(target):
+                raise StoreError(f"{self.location} has {target} already: remove it first")
+            prepare(backend, to[0])
+            backend.move_tree(name, target)
+            for folder in {model, to[0]}:
+                backend.sync_folder(folder)
 
     def __delitem__(self, key: tuple[str, str]) -> None:
         self.remove(*key)

@@ -53,7 +53,7 @@ class SiteRows:
             out = out[:, 0]
         if isinstance(layer, int | np.integer):
             out = out[0]
-        return out[..., feature] if feature != slice(None) else out
+        return out[..., feature]
 
     def _choose(self, sample: Index) -> tuple[Rows, np.ndarray | None]:
         """Increasing rows that hold what was asked for, and their order if it is another."""

@@ -52,6 +52,9 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def __del__(self) -> None:
+        self.close()
+
     def __enter__(self) -> FolderLock:
         return self
 

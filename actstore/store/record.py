@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from actstore.errors import CorruptionError, StoreError, StoreVersionError
@@ -140,16 +140,23 @@ class Record:
             "content": {k: c.sha256 for k, c in self.content.items() if k not in self.axes},
         }
 
+    def key_differences(self, key: Mapping[str, Any], dtype: str) -> list[str]:
+        """Entries in which another key differs from this run's, in words."""
+        stored = {"dtype": self.dtype, **self.key}
+        return _differences(stored, {"dtype": dtype, **as_json(key, "a run's key")}, "")
+
     def to_bytes(self) -> bytes:
         """The group's ``zarr.json``."""
-        fields = {"format": FORMAT, "kind": "run", **asdict(self), "n_shards": self.n_shards}
+        fields = {"format": FORMAT, "kind": "run", "n_shards": self.n_shards, **asdict(self)}
+        # The labels are the folders' names: written here too, a renamed run would contradict them.
+        del fields["model"], fields["corpus"]
         attributes = {"actstore": fields, "coordinates": " ".join(self.columns)}
         fields["digest"] = digest(attributes)
         return group_bytes(attributes)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Record | None:
-        """Record in a group's ``zarr.json``; None if the group holds no run.
+        """Record in the ``zarr.json`` of ``model/corpus``; None if the group holds no run.
 
         Raises
         ------
@@ -172,16 +179,14 @@ class Record:
         fields = {k: v for k, v in fields.items() if k not in ("format", "kind", "n_shards")}
         sites = {site: Site(**value) for site, value in fields.pop("sites").items()}
         content = {key: Content(**value) for key, value in fields.pop("content").items()}
-        record = cls(sites=sites, content=content, **fields)
+        model, _, corpus = name.partition("/")
+        record = cls(model=model, corpus=corpus, sites=sites, content=content, **fields)
         if record.to_bytes() != data:
             raise CorruptionError(
                 f"{name}: the run's metadata (zarr.json) was written by something else; its "
                 "content is whole, so rewriting it with zarr's own tools is not safe: restore it"
             )
         return record
-
-    def renamed(self, model: str, corpus: str) -> Record:
-        return replace(self, model=model, corpus=corpus)
 
 
 def group_bytes(attributes: Mapping[str, Any]) -> bytes:
@@ -258,3 +263,20 @@ def site_of(name: str, spec: SiteLike, axes: Mapping[str, int]) -> Site:
         axis=spec.dim if spec.size == axes[spec.dim] else f"{name}_{spec.dim}",
         feature="feature" if spec.width == axes["feature"] else f"{name}_feature",
     )
+
+
+def _differences(stored: Any, asked: Any, path: str) -> list[str]:
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        found = []
+        for name in sorted({*stored, *asked}):
+            at = f"{path}.{name}" if path else name
+            found += _differences(stored.get(name), asked.get(name), at)
+        return found
+    if stored == asked:
+        return []
+    return [f"{path} is {_short(stored)}, asked for {_short(asked)}"]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "…" + text[-1]

@@ -18,7 +18,7 @@ from actstore.store.folders import (
     lock_run,
 )
 from actstore.store.layout import check_label, run_key
-from actstore.store.record import Record, SiteLike, as_json
+from actstore.store.record import Record, SiteLike
 from actstore.store.stored import StoredRun, load_record
 from actstore.store.verify import Problem, chunk_problems, group_files
 from actstore.store.writer import RunWriter
@@ -75,7 +75,7 @@ def resume_run(
                 clear_plan(backend, name)
                 lock.close()
                 return None
-            _check_key(record, as_json(key, "a run's key"), dtype)
+            _check_key(record, key, dtype)
             clear_leftovers(backend, name)
             _restore_metadata(backend, record)
             _clear_bad(StoredRun(backend, record), full=check == "full")
@@ -91,9 +91,8 @@ def resume_run(
             raise
 
 
-def _check_key(record: Record, key: dict[str, Any], dtype: str) -> None:
-    stored, asked = {"dtype": record.dtype, **record.key}, {"dtype": dtype, **key}
-    differences = list(_differences(stored, asked, ""))
+def _check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
+    differences = record.key_differences(key, dtype)
     if differences:
         more = len(differences) - 4
         shown = "; ".join(differences[:4]) + (f"; and {more} more" if more > 0 else "")
@@ -101,23 +100,6 @@ def _check_key(record: Record, key: dict[str, Any], dtype: str) -> None:
             f"{record.name} exists, but was made from something else: {shown}. Use another name "
             "(model_name=, corpus_name=), or remove the run first"
         )
-
-
-def _differences(stored: Any, asked: Any, path: str) -> list[str]:
-    if isinstance(stored, dict) and isinstance(asked, dict):
-        found = []
-        for name in sorted({*stored, *asked}):
-            at = f"{path}.{name}" if path else name
-            found += _differences(stored.get(name), asked.get(name), at)
-        return found
-    if stored == asked:
-        return []
-    return [f"{path} is {_short(stored)}, asked for {_short(asked)}"]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "…" + text[-1]
 
 
 def _restore_metadata(backend: Backend, record: Record) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from actstore.store.record import digest
 from actstore.store.rows import RowBlock, Rows
 from actstore.store.select import coordinate_mask, held_out, narrowed, sample_numbers, spans
 from actstore.store.stored import StoredRun
-from actstore.store.table import human_bytes, run_html, run_text
+from actstore.store.table import html_table, run_info, run_row, run_text
 from actstore.store.verify import Problem, verify
 
 
@@ -112,33 +111,11 @@ class Run:
 
     def info(self) -> dict[str, Any]:
         """Provenance, the key, and what is stored, as plain JSON values."""
-        record = self.stored.record
-        return copy.deepcopy(
-            {
-                "model": record.model,
-                "corpus": record.corpus,
-                "state": self.state,
-                "n_samples": record.n_samples,
-                "n_sequences": record.n_sequences,
-                "n_shards": record.n_shards,
-                "shard_rows": record.shard_rows,
-                "dtype": record.dtype,
-                "nbytes": self.nbytes,
-                "sites": {
-                    site: {
-                        "dim": spec.dim,
-                        "size": spec.size,
-                        "width": spec.width,
-                        "module": spec.module,
-                        "layers": self.stored.record.wanted()[site],
-                    }
-                    for site, spec in record.sites.items()
-                },
-                "coordinates": list(record.columns),
-                "key": record.key,
-                "info": record.info,
-            }
-        )
+        return run_info(self.stored)
+
+    def key_differences(self, key: Mapping[str, Any], dtype: str) -> list[str]:
+        """Entries in which the run's key is not `key`, in words; empty where it is the same."""
+        return self.stored.record.key_differences(key, dtype)
 
     def verify(self) -> list[Problem]:
         """Every problem of the whole run, all at once; every byte on disk is checked."""
@@ -147,7 +124,9 @@ class Run:
     def __getitem__(self, site: str) -> xr.DataArray:
         """Lazy (layer or block, sample, feature) array of a site's rows in view."""
         self._layers(site)
-        return site_array(self, site, self._sample_coords())
+        array = site_array(self, site, self._sample_coords())
+        spec = self.stored.record.sites[site]
+        return array.rename({spec.axis: spec.dim, spec.feature: "feature"})
 
     def __getattr__(self, name: str) -> xr.DataArray:
         if name in self.__dict__.get("sites", ()):
@@ -351,22 +330,11 @@ class Run:
         return run_text(self)
 
     def _repr_html_(self) -> str:
-        return run_html(self)
+        return html_table([run_row(self)])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, str]:
         """What a table of runs says of it."""
-        record = self.stored.record
-        return {
-            "model": self.model,
-            "corpus": self.corpus,
-            "sites": ", ".join(self.sites),
-            "layers": "; ".join(dict.fromkeys(spans(layers) for layers in self.sites.values())),
-            "samples": f"{self.n_samples:,}"
-            + (f" of {record.n_samples:,}" if self.n_samples != record.n_samples else ""),
-            "dtype": self.dtype,
-            "size": human_bytes(self.nbytes),
-            "state": self.state,
-        }
+        return run_row(self)
 
     def _layers(self, site: str) -> list[int]:
         if site not in self.sites:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from actstore.errors import CorruptionError
 from actstore.store.backend import Backend
 from actstore.store.chunks import ChunkReader
 from actstore.store.columns import read_column
@@ -93,13 +92,19 @@ class StoredRun:
 
     @property
     def state(self) -> str:
-        """``complete``, ``k of n shards``, or what is damaged."""
+        """``complete``, ``k of n shards``, or how much is damaged."""
         if self.problems:
             n = len(self.problems)
             return f"damaged: {n} problem{'s' if n > 1 else ''}"
-        total = self.record.n_shards
-        done = int(self.covered(self.record.wanted()).sum())
-        return "complete" if done == total else f"{done} of {total} shards"
+        wanted, total = self.record.wanted(), self.record.n_shards
+        done = int(self.covered(wanted).sum())
+        if done == total:
+            return "complete"
+        sites, shards = self.visible()
+        if not shards.all():
+            return f"{done} of {total} shards"
+        added = [site for site in wanted if wanted[site] != sites.get(site)]
+        return f"complete; {', '.join(added)} {done} of {total} shards"
 
 
 def load_record(backend: Backend, name: str) -> Record | None:
@@ -107,9 +112,4 @@ def load_record(backend: Backend, name: str) -> Record | None:
     data = backend.get(f"{name}/zarr.json")
     if data is None:
         return None
-    record = Record.from_bytes(data, name)
-    if record is not None and record.name != name:
-        raise CorruptionError(
-            f"{name}: its metadata says it is {record.name}; rename runs with store.rename"
-        )
-    return record
+    return Record.from_bytes(data, name)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from actstore.store.select import spans
+
 if TYPE_CHECKING:
     from actstore.store.run import Run
+    from actstore.store.stored import StoredRun
 
 COLUMNS = ("model", "corpus", "sites", "layers", "samples", "dtype", "size", "state")
 _RIGHT = frozenset({"samples", "size"})
@@ -41,9 +45,7 @@ def _cell(column: str, value: object) -> str:
 
 def run_text(run: Run) -> str:
     """A run in a few lines."""
-    from actstore.store.select import spans
-
-    summary = run.summary()
+    summary = run_row(run)
     lines = [
         f"<actstore.Run {run.name}>  {summary['samples']} samples, {run.dtype}, "
         f"{summary['size']}, {run.state}"
@@ -55,9 +57,53 @@ def run_text(run: Run) -> str:
     return "\n".join(lines)
 
 
-def run_html(run: Run) -> str:
-    """A run as a one-row table."""
-    return html_table([run.summary()])
+def run_row(run: Run) -> dict[str, str]:
+    """A run's row in a table."""
+    total = run.stored.record.n_samples
+    part = f" of {total:,}" if run.n_samples != total else ""
+    return {
+        "model": run.model,
+        "corpus": run.corpus,
+        "sites": ", ".join(run.sites),
+        "layers": "; ".join(dict.fromkeys(spans(layers) for layers in run.sites.values())),
+        "samples": f"{run.n_samples:,}{part}",
+        "dtype": run.dtype,
+        "size": human_bytes(run.nbytes),
+        "state": run.state,
+    }
+
+
+def run_info(stored: StoredRun) -> dict[str, Any]:
+    """Everything a stored run says of itself, as plain JSON values."""
+    record = stored.record
+    wanted = record.wanted()
+    sites = {
+        name: {
+            "dim": site.dim,
+            "size": site.size,
+            "width": site.width,
+            "module": site.module,
+            "layers": wanted[name],
+        }
+        for name, site in record.sites.items()
+    }
+    return copy.deepcopy(
+        {
+            "model": record.model,
+            "corpus": record.corpus,
+            "state": stored.state,
+            "n_samples": record.n_samples,
+            "n_sequences": record.n_sequences,
+            "n_shards": record.n_shards,
+            "shard_rows": record.shard_rows,
+            "dtype": record.dtype,
+            "nbytes": stored.nbytes,
+            "sites": sites,
+            "coordinates": list(record.columns),
+            "key": record.key,
+            "info": record.info,
+        }
+    )
 
 
 def human_bytes(n: int) -> str:

@@ -138,7 +138,7 @@ def verify(backend: Backend, name: str) -> list[Problem]:
         record = Record.from_bytes(data, name)
     except (CorruptionError, StoreVersionError) as error:
         return [Problem(name, str(error).removeprefix(f"{name}: "))]
-    if record is None or record.name != name:
+    if record is None:
         return [Problem(name, "the run's metadata (zarr.json) does not describe this run")]
     journal = Journal(backend, record)
     found = [_in_shard(record, s, None, k, what) for (s, k), what in journal.damaged.items()]

@@ -61,6 +61,14 @@ class RunWriter:
         return self._record.n_shards
 
     @property
+    def model(self) -> str:
+        return self._record.model
+
+    @property
+    def corpus(self) -> str:
+        return self._record.corpus
+
+    @property
     def name(self) -> str:
         """``model/corpus``."""
         return self._record.name
