@@ -1,1 +1,9 @@
-"""Placeholder docstring."""
+"""The joint Gram: one pass over a run's rows gives the statistics of all pairs of layers."""
+
+from actstore.grams.columns import Column, Columns
+from actstore.grams.computing import compute_gram, gram
+from actstore.grams.planning import Plan, make_plan
+from actstore.grams.source import RowSource
+from actstore.grams.statistics import Gram
+
+__all__ = ["Column", "Columns", "Gram", "Plan", "RowSource", "compute_gram", "gram", "make_plan"]

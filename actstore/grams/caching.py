@@ -1,0 +1,64 @@
+"""Grams kept beside the run they came from, under a key of exactly what went in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from typing import Any
+
+import zarr
+
+from actstore.errors import ActstoreError, CorruptionError, GramError
+from actstore.grams.columns import Columns
+from actstore.grams.files import FORMAT, read_gram, read_header, write_gram
+from actstore.grams.source import RowSource
+from actstore.grams.statistics import Gram
+
+
+def cache_key(run: RowSource, columns: Columns, dtype: str) -> dict[str, Any]:
+    """Everything that the numbers depend on."""
+    return {
+        "format": FORMAT,
+        "run": run.key({site: columns.layers(site) for site in columns.sites}),
+        "columns": columns.records(),
+        "precision": dtype,
+    }
+
+
+def read_cached(run: RowSource, columns: Columns, dtype: str) -> Gram | None:
+    """The kept Gram; None where there is none, or its bytes are no longer those written."""
+    key = cache_key(run, columns, dtype)
+    group = _group(run, key, create=False)
+    if group is None:
+        return None
+    name = f"cached in {run.model}/{run.corpus}"
+    try:
+        if read_header(group, name).get("key") != key:
+            return None
+        return read_gram(group, name)
+    except CorruptionError as error:
+        warnings.warn(f"{error}; it is computed again", stacklevel=3)
+        return None
+    except GramError:
+        return None
+
+
+def write_cached(run: RowSource, gram: Gram, dtype: str) -> None:
+    """Keep a Gram; a store that cannot be written to costs a warning, not the result."""
+    key = cache_key(run, gram.columns, dtype)
+    try:
+        group = _group(run, key, create=True)
+        if group is not None:
+            write_gram(group, gram, {"key": key})
+    except (ActstoreError, OSError) as error:
+        warnings.warn(f"the Gram could not be kept in the store: {error}", stacklevel=3)
+
+
+def _group(run: RowSource, key: dict[str, Any], *, create: bool) -> zarr.Group | None:
+    make = getattr(run, "cache_group", None)
+    if make is None:
+        return None
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    group: zarr.Group | None = make(f"gram-{digest[:32]}", create=create)
+    return group

@@ -1,0 +1,199 @@
+"""The block kernel: row blocks in, tiles of Σ(z − shift)(z − shift)ᵀ out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from actstore.errors import NonFiniteError
+from actstore.grams.columns import Columns
+from actstore.grams.source import RowSource
+
+READ_AS = {"float16": "float16", "float32": "float32", "bfloat16": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Products of column block `row` with the column blocks `start` … `stop` − 1.
+
+    ``(row, row, row + 1)`` is on the diagonal; all others have ``row < start``.
+    """
+
+    row: int
+    start: int
+    stop: int
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether it is one block's product with itself."""
+        return self.row == self.start
+
+
+@dataclass(slots=True)
+class Partial:
+    """What one task gives back: its tiles, and the sums of the columns whose diagonal it owns."""
+
+    tiles: dict[Tile, np.ndarray]
+    sums: dict[int, np.ndarray]
+
+    def add(self, other: Partial) -> None:
+        """Add another row range's share, in place."""
+        _add_all(self.tiles, other.tiles)
+        _add_all(self.sums, other.sums)
+
+
+def _add_all(own: dict[Any, np.ndarray], its: Mapping[Any, np.ndarray]) -> None:
+    for key, value in its.items():
+        if key in own:
+            own[key] += value
+        else:
+            own[key] = value
+
+
+def accumulate(
+    run: RowSource,
+    columns: Columns,
+    tiles: Sequence[Tile],
+    blocks: Sequence[Any],
+    shift: Mapping[int, np.ndarray],
+    dtype: str = "float64",
+    on_block: Callable[[int], object] | None = None,
+) -> Partial:
+    """Stream row blocks into tiles.
+
+    The shift is subtracted in float64 before the product, which keeps the digits that a large
+    mean would cost. Buffers are allocated once; the next block is read while this one is
+    multiplied; sums are float64 whatever the products are.
+
+    Parameters
+    ----------
+    run : RowSource
+    columns : Columns
+    tiles : sequence of Tile
+        Each is written by this call alone.
+    blocks : sequence of row blocks
+    shift : mapping from column number to (width,) float64
+    dtype : {"float64", "float32"}
+        Of the products.
+    on_block : callable, optional
+        Told the number of rows done, block by block.
+
+    Returns
+    -------
+    Partial
+
+    Raises
+    ------
+    NonFiniteError
+        NaN or infinity, naming layer and rows.
+    """
+    needed = sorted({k for tile in tiles for k in (tile.row, *range(tile.start, tile.stop))})
+    ends = np.cumsum([columns[k].width for k in needed])
+    place = {k: slice(int(e) - columns[k].width, int(e)) for k, e in zip(needed, ends, strict=True)}
+    span = {tile: slice(place[tile.start].start, place[tile.stop - 1].stop) for tile in tiles}
+
+    rows = max((_n_rows(block) for block in blocks), default=0)
+    raw = [[np.empty((rows, columns[k].width), READ_AS[run.dtype]) for k in needed] for _ in "ab"]
+
+    def read(block: Any, buffers: list[np.ndarray]) -> list[np.ndarray]:
+        return [
+            run.read(columns[k].site, columns[k].layer, block, out=out[: _n_rows(block)])
+            for k, out in zip(needed, buffers, strict=True)
+        ]
+
+    buffer = np.empty((rows, int(ends[-1])), dtype)
+    shapes = {tile: (columns[tile.row].width, span[tile].stop - span[tile].start) for tile in tiles}
+    scratch = np.empty(max(a * b for a, b in shapes.values()), dtype)
+    partial = Partial(
+        {tile: np.zeros(shape) for tile, shape in shapes.items()},
+        {tile.row: np.zeros(columns[tile.row].width) for tile in tiles if tile.diagonal},
+    )
+    with one_blas_thread():
+        for block, values in _prefetched(read, blocks, raw):
+            n = _n_rows(block)
+            for k, value in zip(needed, values, strict=True):
+                np.subtract(value, shift[k], out=buffer[:n, place[k]], casting="same_kind")
+            for k, total in partial.sums.items():
+                found = np.add.reduce(buffer[:n, place[k]], axis=0, dtype=np.float64)
+                if not np.isfinite(found).all():
+                    raise _non_finite(run, columns[k], values[needed.index(k)], block)
+                total += found
+            for tile, total in partial.tiles.items():
+                height, width = shapes[tile]
+                product = scratch[: height * width].reshape(height, width)
+                left = buffer[:n, place[tile.row]]
+                np.matmul(left.T, buffer[:n, span[tile]], out=product)
+                np.add(total, product, out=total)
+            if on_block is not None:
+                on_block(n)
+    return partial
+
+
+def _prefetched(
+    read: Callable[[Any, list[np.ndarray]], list[np.ndarray]],
+    blocks: Sequence[Any],
+    buffers: Sequence[list[np.ndarray]],
+) -> Iterator[tuple[Any, list[np.ndarray]]]:
+    """Each block with what was read of it, one reading ahead into the other set of buffers."""
+    with ThreadPoolExecutor(1, thread_name_prefix="actstore-read") as reader:
+        ahead = reader.submit(read, blocks[0], buffers[0]) if blocks else None
+        for number, block in enumerate(blocks):
+            assert ahead is not None
+            values = ahead.result()
+            if number + 1 < len(blocks):
+                ahead = reader.submit(read, blocks[number + 1], buffers[(number + 1) % 2])
+            yield block, values
+
+
+def _n_rows(block: Any) -> int:
+    return int(block.out.stop - block.out.start)
+
+
+def _non_finite(run: RowSource, column: Any, values: np.ndarray, block: Any) -> NonFiniteError:
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1)) + block.out.start
+    shown = ", ".join(map(str, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+    return NonFiniteError(
+        f"{run.model}/{run.corpus}: {column.site} layer {column.layer} has NaN or infinity in "
+        f"rows {shown}; leave them out with run.isel(sample=...) or extract in another dtype"
+    )
+
+
+class _BlasThreads:
+    """Holds BLAS to one thread while any task runs; the limit is one of the whole process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._limit: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._running == 0:
+                self._limit = ThreadpoolController().limit(limits=1, user_api="blas")
+            self._running += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._limit.restore_original_limits()
+
+
+_BLAS = _BlasThreads()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Within it, every BLAS call of this process uses one thread: the tasks are the threads."""
+    _BLAS.enter()
+    try:
+        yield
+    finally:
+        _BLAS.leave()

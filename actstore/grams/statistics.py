@@ -1,0 +1,227 @@
+"""The Gram: sufficient statistics of every pair of layers, as values that add and subtract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from actstore.errors import GramError
+from actstore.grams.columns import Columns, Key, describe_layers
+from actstore.grams.source import RowSource
+
+
+class Gram:
+    """n, Σz and ΣzᵀZ of Z = [z₀ | z₁ | … | z_L], kept about a shift.
+
+    Everything quadratic in the activations follows from these: least squares between any two
+    layers, r², and more, without touching the activations again
+    ("Jump to Conclusions", arXiv 2303.09435, §2). ``a + b`` is the Gram of both sets of rows,
+    ``a - b`` takes the rows of `b` out again.
+
+    Attributes
+    ----------
+    columns : Columns
+        Which site and layer each block is.
+    n : int
+        Number of rows.
+    shift : tuple of (width,) float64
+        Subtracted from every row; any value gives the same statistics, a value near the mean
+        keeps the digits.
+    total : tuple of (width,) float64
+        Σ(z − shift).
+    provenance : dict
+        JSON-able: model, runs that went in, precision, versions.
+    run : RowSource or None
+        The run it was computed from, while that is at hand.
+
+    Parameters
+    ----------
+    blocks : mapping from (i, j), i ≤ j, to (width i, width j) float64
+        Σ(zᵢ − shiftᵢ)(zⱼ − shiftⱼ)ᵀ.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        n: int,
+        shift: Sequence[np.ndarray],
+        total: Sequence[np.ndarray],
+        blocks: Mapping[tuple[int, int], np.ndarray],
+        *,
+        provenance: Mapping[str, Any],
+        run: RowSource | None = None,
+    ) -> None:
+        self.columns = columns
+        self.n = n
+        self.shift = tuple(shift)
+        self.total = tuple(total)
+        self.blocks = blocks
+        self.provenance = dict(provenance)
+        self.run = run
+
+    def __repr__(self) -> str:
+        held = ", ".join(
+            f"{site} layers {describe_layers(self.columns.layers(site))}"
+            for site in self.columns.sites
+        )
+        names = " + ".join(
+            f"{'−' if entry['sign'] < 0 else ''}{entry['model']}/{entry['corpus']}"
+            for entry in self.provenance["runs"]
+        )
+        return f"<Gram of {names}: {held}, {self.n:,} rows, {self.nbytes / 2**20:,.0f} MiB>"
+
+    @property
+    def model(self) -> str:
+        """Label of the model."""
+        return str(self.provenance["model"])
+
+    @property
+    def layers(self) -> list[Key]:
+        """Keys of the blocks: layers, or (site, layer) where there are several sites."""
+        return self.columns.keys()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the moments."""
+        return sum(block.nbytes for block in self.blocks.values())
+
+    def width(self, key: Key) -> int:
+        """Number of features of one block."""
+        return int(self.columns[self.columns.index(key)].width)
+
+    def mean(self, key: Key) -> np.ndarray:
+        """(width,) float64 mean of one block's features."""
+        k = self.columns.index(key)
+        return np.asarray(self.shift[k] + self.total[k] / self.n)
+
+    def cross(self, i: Key, j: Key, *, centred: bool = False) -> np.ndarray:
+        """Cross moment of two blocks.
+
+        Parameters
+        ----------
+        i, j : key
+        centred : bool
+            Whether about the means: Σ(zᵢ − z̄ᵢ)(zⱼ − z̄ⱼ)ᵀ; else Σ zᵢ zⱼᵀ.
+
+        Returns
+        -------
+        (width i, width j) float64, a new array
+        """
+        a, b = self.columns.index(i), self.columns.index(j)
+        moments = self._shifted(a, b)
+        if centred:
+            return moments - np.outer(self.total[a] / self.n, self.total[b])
+        return moments + self._raw_part(a, b)
+
+    def variance(self, key: Key) -> np.ndarray:
+        """(width,) float64: Σ(z − z̄)² of one block's features, the diagonal of ``cross``."""
+        k = self.columns.index(key)
+        diagonal = np.diagonal(self.blocks[k, k])
+        return np.asarray(np.maximum(diagonal - self.total[k] ** 2 / self.n, 0.0))
+
+    def select(self, keys: Sequence[Key]) -> Gram:
+        """The Gram of some of the blocks, in this order; no moments are copied where order is
+        kept."""
+        chosen = [self.columns.index(key) for key in keys]
+        blocks = {
+            (p, q): self._shifted(a, b)
+            for q, b in enumerate(chosen)
+            for p, a in enumerate(chosen[: q + 1])
+        }
+        return Gram(
+            Columns([self.columns[k] for k in chosen], self.columns.owner),
+            self.n,
+            [self.shift[k] for k in chosen],
+            [self.total[k] for k in chosen],
+            blocks,
+            provenance=self.provenance,
+            run=self.run,
+        )
+
+    def __add__(self, other: object) -> Gram:
+        if not isinstance(other, Gram):
+            return NotImplemented
+        self._check_alike(other)
+        return self._combine(other, 1)
+
+    def __sub__(self, other: object) -> Gram:
+        if not isinstance(other, Gram):
+            return NotImplemented
+        self._check_alike(other)
+        if other.n >= self.n:
+            raise GramError(
+                f"cannot take {other.n:,} rows out of a Gram of {self.n:,}: none would be left"
+            )
+        return self._combine(other, -1)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to one file, a zipped Zarr group with checksums; replaced only when whole."""
+        from actstore.grams.files import save_gram
+
+        save_gram(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Gram:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        GramError
+            Not there, or not a Gram.
+        CorruptionError
+            Bytes changed on disk.
+        """
+        from actstore.grams.files import load_gram
+
+        return load_gram(path)
+
+    def _shifted(self, a: int, b: int) -> np.ndarray:
+        return self.blocks[a, b] if a <= b else self.blocks[b, a].T
+
+    def _raw_part(self, a: int, b: int) -> np.ndarray:
+        """What turns moments about the shift into raw ones."""
+        mean = self.shift[b] + self.total[b] / self.n
+        part = np.outer(self.n * self.shift[a], mean)
+        return part + np.outer(self.total[a], self.shift[b])
+
+    def _check_alike(self, other: Gram) -> None:
+        if self.columns != other.columns:
+            raise GramError(
+                f"Grams of different columns cannot be combined: {self.columns!r} and "
+                f"{other.columns!r}; bring them together with .select(...)"
+            )
+        ours, theirs = (g.provenance.get("model_fingerprint") for g in (self, other))
+        if self.model != other.model or (ours and theirs and ours != theirs):
+            raise GramError(
+                f"Grams of different models cannot be combined: {self.model} ({ours}) and "
+                f"{other.model} ({theirs})"
+            )
+
+    def _combine(self, other: Gram, sign: int) -> Gram:
+        """Add or take out another's rows, after moving its moments to this shift exactly:
+        Σ(z − s)(z − s)ᵀ = Σ(z − t)(z − t)ᵀ + δ·T'ᵀ + T·δ'ᵀ + n·δ·δ'ᵀ, δ = t − s, T = Σ(z − t)."""
+        delta = [t - s for s, t in zip(self.shift, other.shift, strict=True)]
+        blocks = {}
+        for (a, b), block in self.blocks.items():
+            moved = other.blocks[a, b] + np.outer(delta[a], other.total[b] + other.n * delta[b])
+            moved += np.outer(other.total[a], delta[b])
+            blocks[a, b] = block + moved if sign > 0 else block - moved
+        total = [
+            mine + sign * (its + other.n * d)
+            for mine, its, d in zip(self.total, other.total, delta, strict=True)
+        ]
+        runs = [*self.provenance["runs"]]
+        runs += [{**entry, "sign": entry["sign"] * sign} for entry in other.provenance["runs"]]
+        precisions = {self.provenance["precision"], other.provenance["precision"]}
+        precision = "float32" if "float32" in precisions else "float64"
+        return Gram(
+            self.columns,
+            self.n + sign * other.n,
+            self.shift,
+            total,
+            blocks,
+            provenance={**self.provenance, "runs": runs, "precision": precision},
+        )
