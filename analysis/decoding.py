@@ -7,16 +7,14 @@ products.
 
 from __future__ import annotations
 
-import inspect
+import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_info, threadpool_limits
 from tqdm import tqdm
 
 from actstore.errors import AnalysisError, NonFiniteError, SiteError
@@ -31,7 +29,9 @@ SHORTCUTS = ("mat", "id")
 
 # Rows of one product below which reading the head's weights costs as much as multiplying.
 _WORTHWHILE_ROWS = 256
+_MOST_WORKERS = 8
 _HIDDEN_BYTES = 64 * 2**20
+_TASKS_PER_WORKER = 4
 
 Readout = Mapping[str, Any]
 Reduce = Callable[[str, int, slice, NDArray[np.float32]], None]
@@ -48,8 +48,8 @@ def stream(
 ) -> None:
     """Decode layers of the residual stream and hand every block of logits to `reduce`.
 
-    Several threads share the work, each with few BLAS threads: products run at the machine's
-    rate while other threads read and reduce.
+    A few threads take turns in ``model.decode``, whose products use all cores, so that one block
+    is multiplied while others are read and reduced.
 
     Parameters
     ----------
@@ -74,14 +74,12 @@ def stream(
         A stored state is NaN or infinite.
     """
     layers = list(readouts)
-    rows, workers, threads = _partition(model.vocab_size, memory, len(layers))
-    width = run.width(SITE)
-    parts = list(_parts(run, max(rows, _HIDDEN_BYTES // (4 * width))))
-    local = threading.local()
+    rows, workers = _partition(model.vocab_size, memory)
+    # A task is a layer of a part. With few layers the parts are smaller, so that all can work.
+    share = -(-run.n_samples * len(layers) // (_TASKS_PER_WORKER * workers))
+    parts = list(_parts(run, max(rows, min(share, _HIDDEN_BYTES // (4 * run.width(SITE))))))
 
     def task(layer: int, part: Sequence[Any]) -> None:
-        if not hasattr(local, "decode"):
-            local.decode = _decoder(model, rows)
         hidden = _read(run, layer, part)
         start = part[0].out.start
         for block in _even_slices(len(hidden), rows):
@@ -92,8 +90,7 @@ def stream(
                     f"{start + block.start}…{start + block.stop - 1}; extract these rows anew"
                 )
             for shortcut, linear in readouts[layer].items():
-                mapped = states if linear is None else _apply(linear, states)
-                logits = local.decode(mapped)
+                logits = model.decode(states if linear is None else _apply(linear, states))
                 reduce(shortcut, layer, slice(start + block.start, start + block.stop), logits)
 
     bar = tqdm(
@@ -103,7 +100,7 @@ def stream(
         disable=None if progress is None else not progress,
         file=sys.stderr,
     )
-    with threadpool_limits(threads, user_api="blas"), bar, ThreadPoolExecutor(workers) as pool:
+    with bar, ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(task, layer, part) for part in parts for layer in layers]
         try:
             for future in as_completed(futures):
@@ -177,12 +174,11 @@ def require_finite(values: NDArray[np.float32], shortcut: str, layer: int) -> No
         )
 
 
-def _partition(vocab: int, memory: int, tasks: int) -> tuple[int, int, int]:
-    """Rows of a block, number of workers, and BLAS threads of each."""
-    cores = max((pool["num_threads"] for pool in threadpool_info()), default=1)
+def _partition(vocab: int, memory: int) -> tuple[int, int]:
+    """Rows of a block, and the number of threads that each hold one."""
     total = memory // (4 * vocab)
-    workers = max(1, min(cores, tasks, total // _WORTHWHILE_ROWS))
-    return max(1, total // workers), workers, max(1, cores // workers)
+    workers = min(max(2, (os.cpu_count() or 1) // 2), _MOST_WORKERS, total // _WORTHWHILE_ROWS)
+    return max(1, total // max(1, workers)), max(1, workers)
 
 
 def _parts(run: Run, rows: int) -> Iterator[list[Any]]:
@@ -213,13 +209,3 @@ def _apply(linear: Any, states: NDArray[np.float32]) -> NDArray[np.float32]:
     if linear.bias is not None:
         mapped += np.asarray(linear.bias, dtype=np.float32)
     return mapped
-
-
-def _decoder(
-    model: LanguageModel, rows: int
-) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """``model.decode``, into one buffer where the model can: fresh pages cost a third."""
-    if "out" not in inspect.signature(model.decode).parameters:
-        return model.decode
-    buffer = np.empty((rows, model.vocab_size), np.float32)
-    return lambda states: model.decode(states, out=buffer[: len(states)])

@@ -149,9 +149,14 @@ def visible(token: str) -> str:
     )
 
 
+def readable(text: str) -> str:
+    """Running text with nothing in it that a terminal would obey; its spaces stay spaces."""
+    return " ".join(visible(word) for word in text.split(" "))
+
+
 def _sample_table(at: xr.Dataset) -> str:
     shortcuts = at.shortcut.values.tolist()
-    context = visible(str(at.context.item())).replace("␣", " ")
+    context = readable(at.context.item())
     if len(context) > _CONTEXT_WIDTH:
         context = "…" + context[-_CONTEXT_WIDTH:]
     settled = ", ".join(f"{m} from layer {at.settles.sel(shortcut=m).item()}" for m in shortcuts)

@@ -1,0 +1,13 @@
+"""Figures of results; needs the extra ``plots``.
+
+Each function takes what an analysis returned and gives a ``matplotlib.figure.Figure`` with a
+transparent background and colours that hold on light and dark pages, for all kinds of sight::
+
+    analysis.plots.precision(curves).savefig("precision.svg")
+"""
+
+from analysis.plots.prediction import precision, surprisal
+from analysis.plots.r2 import r2_heat_maps
+from analysis.plots.svg import inline_svg
+
+__all__ = ["inline_svg", "precision", "r2_heat_maps", "surprisal"]
