@@ -26,12 +26,12 @@ class Family:
         ``config.model_type`` of the models it is for.
     base : str, optional
         Path, inside ``model.base_model``, of the module whose forward pass runs the blocks on
-        ``input_ids`` and whose output the head is given; default: ``model.base_model`` itself,
-        or the encoder of an encoder-decoder.
+        ``input_ids`` and whose output the head is given ("" for that model itself); default:
+        the innermost model around the blocks, in the encoder of an encoder-decoder.
     blocks : str or callable, optional
-        Path, inside the base module, of the ``ModuleList`` of blocks; or a function
-        ``(base, config) -> (modules in the order they run, path pattern)``, where a module
-        may come more than once. Default: the one ``ModuleList`` of the right length.
+        Path of the ``ModuleList`` of blocks, inside ``base`` or else ``model.base_model``; or a
+        function ``(that module, config) -> (blocks in the order they run, path pattern)``,
+        where a block may come more than once. Default: the one list of the right length.
     """
 
     model_type: str
@@ -48,12 +48,7 @@ def _albert_blocks(base: Any, config: Any) -> tuple[Sequence[nn.Module], str]:
 
 
 _FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (
-        Family("albert", blocks=_albert_blocks),
-        # OPTForCausalLM calls the decoder inside its base model, not the base model
-        Family("opt", base="decoder"),
-    )
+    family.model_type: family for family in (Family("albert", blocks=_albert_blocks),)
 }
 
 

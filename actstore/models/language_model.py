@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from actstore.errors import ModelError
+from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
 from actstore.models.capture import capture_rows
 from actstore.models.probe import Probed, probe
 from actstore.models.provenance import (
@@ -76,12 +77,7 @@ class LanguageModel:
         self._origin = dict(origin or {})
         self._lock = threading.RLock()
         self._fingerprint: str | None = None
-        self._stack = find_stack(model)
-        self._embedding = input_embedding(model, self._stack)
-        self._pad_id = self._choose_pad_id()
-        with quiet(model):
-            found: Probed = probe(model, self._stack, self._embedding, self._pad_id)
-        self._found = found
+        found = self._found = self._examine()
         self.n_blocks = len(self._stack.blocks)
         self.width: int = found.sites["resid"].width
         self.vocab_size: int = found.vocab_size
@@ -221,6 +217,10 @@ class LanguageModel:
             rows = torch.from_numpy(np.ascontiguousarray(hidden)).to(device, self.dtype)
             return found.head(rows if normed else found.tail(rows))
 
+    @cached_property
+    def _tokenizer_fingerprint(self) -> str | None:
+        return tokenizer_fingerprint(self.tokenizer)
+
     def fingerprint(self) -> str:
         """SHA-256 of the weights: names, shapes, dtypes and bytes. Computed once."""
         if self._fingerprint is None:
@@ -248,9 +248,32 @@ class LanguageModel:
             "causal": self.causal,
             "fingerprint": self.fingerprint(),
             "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
-            "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
+            "tokenizer_fingerprint": self._tokenizer_fingerprint,
             "versions": library_versions(),
         }
+
+    def _examine(self) -> Probed:
+        model = self.model
+        away = [name for name, weight in model.named_parameters() if weight.device.type == "meta"]
+        if away:
+            raise ModelError(
+                f"{len(away)} weights of {self.name}, first {away[0]}, are offloaded by the device "
+                "map; spread the model over devices that hold it whole"
+            )
+        try:
+            self._stack = find_stack(model)
+            self._embedding = input_embedding(model, self._stack)
+            self._pad_id = self._choose_pad_id()
+            with quiet(model):
+                return probe(model, self._stack, self._embedding, self._pad_id)
+        except ActstoreError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UnsupportedModelError(
+                f"check 'forward' failed: {type(model).__name__} raised {type(error).__name__} "
+                f"on a few token ids: {reason}"
+            ) from error
 
     def _choose_pad_id(self) -> int:
         config = self.model.config.get_text_config()

@@ -69,7 +69,7 @@ def load_model(
         found = tokenizer or None
     options = {"attn_implementation": attn_implementation, "device_map": device_map}
     loaded = source.weights(dtype, {k: v for k, v in options.items() if v is not None})
-    if device_map is None:
+    if device_map is None and not getattr(loaded, "is_quantized", False):
         loaded = loaded.to(_default_device() if device is None else device)
     return LanguageModel(loaded, found, name=name or source.label, origin=source.origin())
 
@@ -119,7 +119,8 @@ class _Source:
         """The part of the provenance that only the loader knows."""
         note = None if self.gguf is None else f"dequantised from {self.gguf.name}"
         # where a folder lies says nothing about what is in it
-        return {"source": self.where if not self.local else self.label, "quantisation": note}
+        outside = not self.local and self.gguf is None
+        return {"source": self.where if outside else self.label, "quantisation": note}
 
     def tokenizer(self) -> Any:
         from transformers import AutoTokenizer

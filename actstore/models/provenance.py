@@ -50,7 +50,11 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
     if tokenizer is None:
         return None
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab())
+    rules = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
+    if backend is not None:
+        # set by whoever called the tokenizer last; not part of what it is
+        rules.pop("truncation", None)
+        rules.pop("padding", None)
     special = {key: str(value) for key, value in tokenizer.special_tokens_map.items()}
     content = [type(tokenizer).__name__, rules, special]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

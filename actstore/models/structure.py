@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Stack:
         Path of a block inside the model, with ``*`` for its number.
     """
 
-    base: nn.Module
+    base: Any
     base_path: str
     blocks: tuple[nn.Module, ...]
     pattern: str
@@ -44,33 +45,66 @@ def find_stack(model: Any) -> Stack:
         No ``ModuleList``, or more than one, is as long as the configuration's number of layers.
     """
     family = family_of(model.config.model_type)
-    base = _find_base(model, family)
-    config = getattr(base, "config", model.config).get_text_config()
-    base_path = next(name for name, module in model.named_modules() if module is base)
+    outer = _text_part(model, family)
+    config = getattr(outer, "config", model.config).get_text_config()
     if callable(family.blocks):
-        found, inner = family.blocks(base, config)
+        found, inner = family.blocks(outer, config)
         blocks = tuple(found)
     else:
-        inner, blocks = _find_blocks(base, config, family)
+        inner, blocks = _find_blocks(outer, config, family)
         inner += ".*"
-    return Stack(base, base_path, blocks, f"{base_path}.{inner}".lstrip("."))
+    prefix = _path_of(model, outer)
+    pattern = f"{prefix}.{inner}".lstrip(".")
+    base = outer if family.base is not None else _innermost_model(model, outer, pattern)
+    return Stack(base, _path_of(model, base), blocks, pattern)
 
 
 def input_embedding(model: Any, stack: Stack) -> Any:
     """The module that turns token ids into vectors."""
-    holder: Any = stack.base if hasattr(stack.base, "get_input_embeddings") else model
-    return holder.get_input_embeddings()
+    for holder in (stack.base, model):
+        try:
+            embedding = holder.get_input_embeddings()
+        except (AttributeError, NotImplementedError):
+            continue
+        if isinstance(embedding, nn.Module) and hasattr(embedding, "weight"):
+            return embedding
+    raise UnsupportedModelError(
+        f"check 'embedding' failed: neither {type(stack.base).__name__} nor {type(model).__name__} "
+        "has input embeddings of its own"
+    )
 
 
-def _find_base(model: Any, family: Family) -> nn.Module:
+def _path_of(model: Any, wanted: Any) -> str:
+    return next(name for name, module in model.named_modules() if module is wanted)
+
+
+def _text_part(model: Any, family: Family) -> Any:
+    """The module to search for blocks: the registered one, the encoder, or the base model."""
     if family.base is not None:
         return model.base_model.get_submodule(family.base)
-    if model.config.is_encoder_decoder:
-        return model.get_encoder()
-    return model.base_model
+    return model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
 
-def _find_blocks(base: nn.Module, config: Any, family: Family) -> tuple[str, tuple[nn.Module, ...]]:
+def _innermost_model(model: Any, outer: Any, pattern: str) -> Any:
+    """The innermost model around the blocks that takes token ids: what the head listens to.
+
+    Usually that is ``base_model``; in OPT the decoder inside it, in composite models the text
+    model.
+    """
+    from transformers import PreTrainedModel
+
+    base = outer
+    around = outer
+    steps = pattern.removeprefix(_path_of(model, outer)).partition(".*")[0].strip(".")
+    for name in steps.split("."):
+        around = getattr(around, name)
+        if isinstance(around, PreTrainedModel):
+            takes = inspect.signature(type(around).forward).parameters
+            base = around if "input_ids" in takes else base
+    return base
+
+
+def _find_blocks(base: Any, config: Any, family: Family) -> tuple[str, tuple[nn.Module, ...]]:
     kind = config.model_type
     lists = {name: m for name, m in base.named_modules() if isinstance(m, nn.ModuleList)}
     if isinstance(family.blocks, str):
