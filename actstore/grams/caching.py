@@ -26,8 +26,11 @@ def cache_key(run: RowSource, columns: Columns, dtype: str) -> dict[str, Any]:
     }
 
 
-def read_cached(run: RowSource, columns: Columns, dtype: str) -> Gram | None:
-    """The kept Gram; None where there is none, or its bytes are no longer those written."""
+def read_cached(
+    run: RowSource, columns: Columns, dtype: str, only: Columns | None = None
+) -> Gram | None:
+    """The kept Gram of `columns`, or the part of it that is `only`; None where there is none, or
+    its bytes are no longer those written."""
     key = cache_key(run, columns, dtype)
     group = _group(run, key, create=False)
     if group is None:
@@ -36,7 +39,7 @@ def read_cached(run: RowSource, columns: Columns, dtype: str) -> Gram | None:
     try:
         if read_header(group, name).get("key") != key:
             return None
-        return read_gram(group, name)
+        return read_gram(group, name, only)
     except CorruptionError as error:
         warnings.warn(f"{error}; it is computed again", stacklevel=3)
         return None

@@ -17,10 +17,11 @@ from actstore import __version__
 from actstore.errors import GramError
 from actstore.grams.caching import read_cached, write_cached
 from actstore.grams.columns import Columns, select_columns
-from actstore.grams.kernel import Partial, accumulate, one_blas_thread
+from actstore.grams.kernel import Partial, accumulate
 from actstore.grams.planning import Plan, Task, make_plan
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
+from actstore.grams.threads import one_blas_thread
 
 PRECISIONS = {"auto": "float64", "float64": "float64", "float32": "float32"}
 
@@ -82,6 +83,9 @@ def gram(
     columns = select_columns(run, sites, layers)
     if cache:
         kept = read_cached(run, columns, dtype)
+        every = select_columns(run, columns.sites, None)
+        if kept is None and every != columns:
+            kept = read_cached(run, every, dtype, only=columns)
         if kept is not None:
             kept.run, kept.provenance = run, _provenance(run, dtype)
             return kept
@@ -185,7 +189,7 @@ def _assemble(run: RowSource, plan: Plan, whole: Partial, shift: dict[int, np.nd
 
 
 def _provenance(run: RowSource, precision: str) -> dict[str, Any]:
-    described = run.info().get("info", {}).get("model", {})
+    described = run.info().get("key", {}).get("model", {})
     fingerprint = described.get("fingerprint") if isinstance(described, dict) else None
     entry = {
         "model": run.model,
@@ -216,12 +220,13 @@ def _dtype(precision: str) -> str:
 def _ticks(
     plan: Plan, progress: bool | None, client: Any
 ) -> Iterator[Callable[[int], object] | None]:
-    """A counter of finished work for the bar; a cluster's workers cannot reach it."""
+    """A counter of finished work for the bar, which also ends the other tasks once one has
+    failed; a cluster's workers cannot reach it."""
     if client is not None:
         yield None
         return
     total = plan.n_samples * len(plan.tiles)
-    lock = threading.Lock()
+    lock, ended = threading.Lock(), threading.Event()
     with tqdm(
         total=total,
         desc="gram",
@@ -232,7 +237,12 @@ def _ticks(
     ) as bar:
 
         def tick(amount: int) -> None:
+            if ended.is_set():
+                raise GramError("another task has failed")
             with lock:
                 bar.update(amount)
 
-        yield tick
+        try:
+            yield tick
+        finally:
+            ended.set()

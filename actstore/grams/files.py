@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
@@ -25,6 +26,8 @@ def save_gram(gram: Gram, path: str | PathLike[str]) -> None:
     """Write one file; `Gram.save`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if not path.parent.is_dir():
+        raise GramError(f"the Gram cannot be written to {path}: there is no folder {path.parent}")
     try:
         with closing(ZipStore(partial, mode="w")) as store:
             write_gram(zarr.create_group(store), gram)
@@ -42,6 +45,8 @@ def load_gram(path: str | PathLike[str]) -> Gram:
     path = Path(path)
     if not path.is_file():
         raise GramError(f"no Gram at {path}: there is no such file")
+    if not zipfile.is_zipfile(path):
+        raise GramError(f"{path} is not a Gram that this library saved, or it is truncated")
     try:
         with closing(ZipStore(path, mode="r")) as store:
             return read_gram(zarr.open_group(store, mode="r"), str(path))
@@ -105,8 +110,8 @@ def read_header(group: zarr.Group, name: str) -> dict[str, Any]:
     return header
 
 
-def read_gram(group: zarr.Group, name: str) -> Gram:
-    """Read what `write_gram` wrote, every checksum compared.
+def read_gram(group: zarr.Group, name: str, only: Columns | None = None) -> Gram:
+    """Read what `write_gram` wrote, or the columns `only` of it, every checksum compared.
 
     Raises
     ------
@@ -121,12 +126,21 @@ def read_gram(group: zarr.Group, name: str) -> Gram:
     shift, total = (
         np.split(_read(group, part, slice(None), name), cuts) for part in ("shift", "total")
     )
-    blocks = {}
-    for shape, pairs in header["pairs"].items():
-        for number, (a, b) in enumerate(pairs):
-            blocks[a, b] = _read(group, f"moments_{shape}", number, name)
+    chosen = list(range(len(columns))) if only is None else [columns.index(c) for c in only]
+    place = {k: at for at, k in enumerate(chosen)}
+    blocks = {
+        (place[a], place[b]): _read(group, f"moments_{shape}", number, name)
+        for shape, pairs in header["pairs"].items()
+        for number, (a, b) in enumerate(pairs)
+        if a in place and b in place
+    }
     return Gram(
-        columns, header["n"], shift, total, blocks, provenance=header["provenance"], run=None
+        columns if only is None else only,
+        header["n"],
+        [shift[k] for k in chosen],
+        [total[k] for k in chosen],
+        blocks,
+        provenance=header["provenance"],
     )
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from actstore.errors import NonFiniteError
 from actstore.grams.columns import Columns
 from actstore.grams.source import RowSource
+from actstore.grams.threads import one_blas_thread
 
 READ_AS = {"float16": "float16", "float32": "float32", "bfloat16": "float32"}
 
@@ -83,7 +81,7 @@ def accumulate(
     dtype : {"float64", "float32"}
         Of the products.
     on_block : callable, optional
-        Told the number of rows done, block by block.
+        Told the number of rows done, block by block; what it raises ends the work.
 
     Returns
     -------
@@ -115,7 +113,8 @@ def accumulate(
         {tile: np.zeros(shape) for tile, shape in shapes.items()},
         {tile.row: np.zeros(columns[tile.row].width) for tile in tiles if tile.diagonal},
     )
-    with one_blas_thread():
+    # Of what is not finite, the owner of the diagonal tells with its place.
+    with one_blas_thread(), np.errstate(invalid="ignore", over="ignore"):
         for block, values in _prefetched(read, blocks, raw):
             n = _n_rows(block)
             for k, value in zip(needed, values, strict=True):
@@ -163,37 +162,3 @@ def _non_finite(run: RowSource, column: Any, values: np.ndarray, block: Any) -> 
         f"{run.model}/{run.corpus}: {column.site} layer {column.layer} has NaN or infinity in "
         f"rows {shown}; leave them out with run.isel(sample=...) or extract in another dtype"
     )
-
-
-class _BlasThreads:
-    """Holds BLAS to one thread while any task runs; the limit is one of the whole process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running = 0
-        self._limit: Any = None
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._running == 0:
-                self._limit = ThreadpoolController().limit(limits=1, user_api="blas")
-            self._running += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._running -= 1
-            if self._running == 0:
-                self._limit.restore_original_limits()
-
-
-_BLAS = _BlasThreads()
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Within it, every BLAS call of this process uses one thread: the tasks are the threads."""
-    _BLAS.enter()
-    try:
-        yield
-    finally:
-        _BLAS.leave()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from actstore.errors import GramError
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import READ_AS, Tile
 from actstore.grams.source import RowSource
+from actstore.grams.threads import available_cores
 
 TILE_WIDTH = 3072
 BUFFER_BYTES = 96 << 20
@@ -279,13 +279,6 @@ def _columns_of(tiles: Sequence[Tile]) -> tuple[int, ...]:
 
 def _width(columns: Columns, chosen: Sequence[int]) -> int:
     return sum(columns[k].width for k in chosen)
-
-
-def available_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def parse_size(size: int | str) -> int:

@@ -1,0 +1,70 @@
+"""Which pairs of layers to fit, by name or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from actstore.errors import FitError
+from actstore.grams.columns import Columns, Key
+
+Pair = tuple[Key, Key]
+NAMED = ("all", "adjacent", "to_last", "ordered")
+
+
+def resolve_pairs(columns: Columns, pairs: str | Iterable[Any]) -> list[tuple[int, int]]:
+    """Places (source, target) among the columns, sorted, each once.
+
+    Parameters
+    ----------
+    columns : Columns
+    pairs : str or iterable of (source, target)
+        ``"all"``: every source before its target; ``"adjacent"``: each to the next;
+        ``"to_last"``: each to the last; ``"ordered"``: all that differ, backwards too.
+
+    Raises
+    ------
+    FitError
+        An unknown name, no pairs, or an entry that is not a pair.
+    SiteError
+        A layer that is not there.
+    """
+    n = len(columns)
+    if isinstance(pairs, str):
+        if pairs not in NAMED:
+            raise FitError(
+                f"pairs={pairs!r} is not known: choose one of {', '.join(NAMED)}, or give a list "
+                "of (source, target)"
+            )
+        if n < 2:
+            raise FitError(f"pairs={pairs!r} needs two layers or more, but there is one: {columns}")
+        found = {
+            "all": [(i, j) for i in range(n) for j in range(i + 1, n)],
+            "adjacent": [(i, i + 1) for i in range(n - 1)],
+            "to_last": [(i, n - 1) for i in range(n - 1)],
+            "ordered": [(i, j) for i in range(n) for j in range(n) if i != j],
+        }[pairs]
+        return found
+    chosen = set()
+    entries: list[Any] = list(pairs)
+    for pair in entries:
+        try:
+            source, target = pair
+        except (TypeError, ValueError):
+            raise FitError(f"{pair!r} is not a pair (source, target)") from None
+        chosen.add((columns.index(source), columns.index(target)))
+    if not chosen:
+        raise FitError("no pairs asked for: give (source, target) layers, or pairs='all'")
+    return sorted(chosen)
+
+
+def layers_of(pairs: str | Iterable[Any]) -> list[int] | None:
+    """Layers that explicit pairs of layer numbers need; None where all may be needed."""
+    if isinstance(pairs, str):
+        return None
+    flat: list[Any] = [
+        key for pair in pairs if isinstance(pair, tuple | list) and len(pair) == 2 for key in pair
+    ]
+    if not flat or not all(isinstance(key, int) and key >= 0 for key in flat):
+        return None
+    return sorted(set(flat))
