@@ -90,7 +90,7 @@ def stream(
                     f"{start + block.start}…{start + block.stop - 1}; extract these rows anew"
                 )
             for shortcut, linear in readouts[layer].items():
-                logits = model.decode(states if linear is None else _apply(linear, states))
+                logits = model.decode(states if linear is None else linear(states))
                 reduce(shortcut, layer, slice(start + block.start, start + block.stop), logits)
 
     bar = tqdm(
@@ -144,11 +144,7 @@ def readouts_to_last(
             f"predictions need layer {last} of site {SITE!r}, the last of {model.name}, but "
             f"{run.model}/{run.corpus} has layers {layers or 'none'}; extract or select it too"
         )
-    if run.width(SITE) != model.width:
-        raise AnalysisError(
-            f"{run.model}/{run.corpus} holds states of width {run.width(SITE)}, but {model.name} "
-            f"has width {model.width}; pass the model that the run was extracted from"
-        )
+    _require_model(run, model)
     if "mat" in shortcuts:
         missing = [layer for layer in layers if layer < last and (layer, last) not in (maps or {})]
         if missing:
@@ -163,6 +159,20 @@ def readouts_to_last(
         }
         for layer in layers
     }
+
+
+def _require_model(run: Run, model: LanguageModel) -> None:
+    """Refuse another model than the run's; the same weights in another dtype are let through."""
+    extracted, given = run.info().get("key", {}).get("model", {}), model.describe()
+    differs = extracted.get("dtype") == given.get("dtype") and extracted.get(
+        "fingerprint"
+    ) != given.get("fingerprint")
+    if differs or run.width(SITE) != model.width:
+        raise AnalysisError(
+            f"{run.model}/{run.corpus} was not extracted from {model.name} (width {model.width}, "
+            f"weights {str(given.get('fingerprint'))[:12]}); pass the model that it was, with "
+            f"width {run.width(SITE)} and weights {str(extracted.get('fingerprint'))[:12]}"
+        )
 
 
 def require_finite(values: NDArray[np.float32], shortcut: str, layer: int) -> None:
@@ -202,10 +212,3 @@ def _even_slices(n: int, most: int) -> Iterator[slice]:
     count = -(-n // most)
     for number in range(count):
         yield slice(n * number // count, n * (number + 1) // count)
-
-
-def _apply(linear: Any, states: NDArray[np.float32]) -> NDArray[np.float32]:
-    mapped: NDArray[np.float32] = states @ np.asarray(linear.matrix, dtype=np.float32)
-    if linear.bias is not None:
-        mapped += np.asarray(linear.bias, dtype=np.float32)
-    return mapped

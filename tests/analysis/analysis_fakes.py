@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ class FakeModel:
     has_head: bool = True
     tokenizer: Any = field(default_factory=FakeTokenizer)
     largest_block: int = 0
+    _lock: Any = field(default_factory=Lock)
 
     @property
     def width(self) -> int:
@@ -41,12 +43,13 @@ class FakeModel:
         return self.head.shape[1]
 
     def decode(self, hidden: np.ndarray, *, normed: bool = False) -> np.ndarray:
-        self.largest_block = max(self.largest_block, len(hidden))
-        scale = np.sqrt((hidden**2).mean(axis=1, keepdims=True) + 1e-6)
-        return (hidden / scale) @ self.head
+        with self._lock:
+            self.largest_block = max(self.largest_block, len(hidden))
+            scale = np.sqrt((hidden**2).mean(axis=1, keepdims=True) + 1e-6)
+            return (hidden / scale) @ self.head
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
+        return {"name": self.name, "dtype": "float32", "fingerprint": "f00d"}
 
 
 class FakeRun:
@@ -69,6 +72,9 @@ class FakeRun:
 
     def width(self, site: str) -> int:
         return self.states.shape[2]
+
+    def info(self) -> dict[str, Any]:
+        return {"key": {"model": {"dtype": "float32", "fingerprint": "f00d"}}}
 
     def key(self) -> str:
         return f"{self.states.sum():.6f}"
@@ -103,6 +109,10 @@ class FakeMaps(dict):  # type: ignore[type-arg]
 class FakeMap:
     matrix: np.ndarray
     bias: np.ndarray | None = None
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        y = x @ self.matrix.astype(x.dtype)
+        return y if self.bias is None else y + self.bias.astype(x.dtype)
 
 
 def tiny(

@@ -169,6 +169,11 @@ def test_what_cannot_be_computed_is_said_in_one_line() -> None:
         prediction.curves(run, maps, model, cluster="article", shortcuts=("id",))
     with pytest.raises(AnalysisError, match="no samples in view"):
         prediction.curves(run.isel(sample=slice(0)), maps, model)
+    model.describe = lambda: {"dtype": "float32", "fingerprint": "beef"}
+    with pytest.raises(AnalysisError, match=r"not extracted from tiny .*beef.*f00d"):
+        prediction.curves(run, maps, model)
+    model.describe = lambda: {"dtype": "bfloat16", "fingerprint": "beef"}
+    assert prediction.curves(run, None, model, shortcuts=("id",), progress=False)
     model.has_head = False
     with pytest.raises(AnalysisError, match="tiny has no language-model head"):
         prediction.curves(run, maps, model)
