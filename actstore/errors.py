@@ -44,6 +44,10 @@ class StoreError(ActstoreError, OSError):
     """The store cannot be opened, read or written."""
 
 
+class MissingStoreError(StoreError, FileNotFoundError):
+    """There is no store at the place named."""
+
+
 class MissingRunError(StoreError, KeyError):
     """The store has no run of that model and corpus."""
 

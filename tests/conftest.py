@@ -6,8 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from examples import assets
 
@@ -99,3 +108,43 @@ def wikipedia_path() -> Path:
 def news_path() -> Path:
     """The news sentences (JSON lines); skips where they were not fetched."""
     return _real("news")
+
+
+def _tiny(config: Any, kind: Any) -> Any:
+    torch.manual_seed(0)
+    return kind(config).eval()
+
+
+@pytest.fixture
+def tiny_gpt2() -> Any:
+    """3 blocks × 32, random weights, with the vocabulary of `tiny_tokenizer`."""
+    config = GPT2Config(vocab_size=320, n_positions=64, n_embd=32, n_layer=3, n_head=4)
+    return _tiny(config, GPT2LMHeadModel)
+
+
+@pytest.fixture
+def tiny_llama() -> Any:
+    """3 blocks × 32, random weights, with the vocabulary of `tiny_tokenizer`."""
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    return _tiny(config, LlamaForCausalLM)
+
+
+@pytest.fixture
+def tiny_bert(bert_tokenizer: Any) -> Any:
+    """3 blocks × 32, random weights, with the vocabulary of `bert_tokenizer`."""
+    config = BertConfig(
+        vocab_size=len(bert_tokenizer),
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
+    return _tiny(config, BertForMaskedLM)

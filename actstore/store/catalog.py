@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import xarray as xr
 from zarr.abc.store import Store as ZarrStore
 
-from actstore.errors import ActstoreError, MissingRunError, StoreError
+from actstore.errors import ActstoreError, MissingRunError, MissingStoreError, StoreError
 from actstore.store.backend import Backend, backend_for, location
 from actstore.store.folders import check_root, explained, lock_run, prepare
 from actstore.store.layout import check_label, run_key
@@ -27,7 +27,7 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
 
     Raises
     ------
-    StoreError
+    MissingStoreError
         Nothing is there, or it is no actstore store.
     StoreVersionError
         It has another version of the format.
@@ -38,7 +38,7 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
         if data is None:
             root = backend.root
             there = root is None or root.exists()
-            raise StoreError(
+            raise MissingStoreError(
                 f"{location(backend)} is not an actstore store: it has no zarr.json"
                 if there
                 else f"{location(backend)} does not exist"
