@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
+import os
+import sys
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing.context import BaseContext
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -111,9 +117,29 @@ def resumed(store: object, wanted: dict[str, list[int]] | None = None, **options
     )
 
 
-def complete(path: str, n: int = 50) -> None:
+def complete(path: str, n: int = 50, ready: Event | None = None) -> None:
     """Make the run or complete it: what a process that may be killed does."""
+    if ready is not None:
+        ready.set()
     fill(resumed(path) or planned(path, n))
+
+
+@cache
+def processes() -> BaseContext:
+    """Starts children in milliseconds: they are forked from one that has imported this module."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["store_fakes"])
+        child = context.Process(target=len, args=("started",))
+        child.start()
+        child.join()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+    return context
 
 
 def tree(path: Path) -> dict[str, bytes]:
