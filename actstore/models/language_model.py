@@ -104,14 +104,16 @@ class LanguageModel:
         return self._found.dtype
 
     def resolve(
-        self, sites: Sequence[str] | str = ("resid",), layers: Sequence[int] | int | None = None
+        self,
+        sites: Sequence[str] | str = ("resid",),
+        layers: Sequence[int] | slice | int | None = None,
     ) -> dict[str, list[int]]:
         """Turn site names and layer numbers into sorted absolute numbers.
 
         Parameters
         ----------
         sites : names out of `sites`
-        layers : int or sequence of int, optional
+        layers : int, slice or sequence of int, optional
             Layers of the stream, and blocks for sites inside blocks; negative ones count from
             the end. Default: all. Sites with one place only (``embed``, ``final_norm``) give [0].
 

@@ -75,8 +75,8 @@ def find_inner_sites(trace: Trace, scale: float) -> tuple[dict[str, InnerSite], 
     pair = next((found for s in scales if (found := _additive_pair(trace, s))), None)
     if pair is None:
         why = (
-            "stream + attn + mlp = next stream holds for no two modules of a block (a norm after "
-            "the sum, or no two sub-layers)"
+            "no two modules of a block add up to its output (a norm follows the sum, or there "
+            "are no two sub-layers)"
         )
         return {}, dict.fromkeys(BLOCK_SITES, why)
     first, second, factor = pair
@@ -189,20 +189,27 @@ def resolve_sites(
     specs: dict[str, SiteSpec],
     refused: dict[str, str],
     sites: Sequence[str] | str,
-    layers: Sequence[int] | int | None,
+    layers: Sequence[int] | slice | int | None,
 ) -> dict[str, list[int]]:
     """Turn names and (possibly negative) numbers into site → sorted absolute numbers."""
     names = [sites] if isinstance(sites, str) else list(dict.fromkeys(sites))
-    wanted = [layers] if isinstance(layers, int) else layers
+    if not names:
+        raise SiteError(f"no sites asked for; {model} has {', '.join(specs)}")
     resolved = {}
     for name in names:
         if name not in specs:
             raise SiteError(_unknown(model, specs, refused, name))
         spec = specs[name]
-        if wanted is None or spec.size == 1:
+        if layers is None or spec.size == 1:
             resolved[name] = list(range(spec.size))
+            continue
+        if isinstance(layers, slice):
+            wanted: Sequence[int] = range(spec.size)[layers]
         else:
-            resolved[name] = sorted({_absolute(model, spec, int(n)) for n in wanted})
+            wanted = [layers] if isinstance(layers, int) else layers
+        if len(wanted) == 0:
+            raise SiteError(f"no {spec.dim}s asked for; {model} has 0…{spec.size - 1} of {name}")
+        resolved[name] = sorted({_absolute(model, spec, int(n)) for n in wanted})
     return resolved
 
 
