@@ -49,7 +49,7 @@ def save_maps(maps: MapSet, path: str | PathLike[str], dtype: str = "float64") -
             "shape": list(values.shape),
             "data_offsets": [at, end],
         }
-        sums[name] = google_crc32c.value(np.ascontiguousarray(values).data.cast("B"))
+        sums[name] = _checksum(values)
         at = end
     record = {
         "format": FORMAT,
@@ -143,7 +143,7 @@ class _FileMaps(Mapping[tuple[int, int], LinearMap]):
                 values: np.ndarray = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise FitError(f"{name} of {self._path} cannot be read: {error}") from None
-        if google_crc32c.value(values.data.cast("B")) != self._sums[name]:
+        if _checksum(values) != self._sums[name]:
             raise FitError(f"{name} of {self._path} has changed on disk: its checksum is wrong")
         return values
 
@@ -154,6 +154,10 @@ def _tensors(maps: MapSet) -> Iterator[tuple[str, np.ndarray]]:
         yield _name(maps.columns, place, "matrix"), fitted.matrix
         if fitted.bias is not None:
             yield _name(maps.columns, place, "bias"), fitted.bias
+
+
+def _checksum(values: np.ndarray) -> int:
+    return int(google_crc32c.value(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))
 
 
 def _name(columns: Columns, place: tuple[int, int], part: str) -> str:

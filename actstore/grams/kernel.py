@@ -14,7 +14,12 @@ from actstore.grams.columns import Columns
 from actstore.grams.source import RowSource
 from actstore.grams.threads import one_blas_thread
 
-READ_AS = {"float16": "float16", "float32": "float32", "bfloat16": "float32"}
+READ_AS = {
+    "float16": "float16",
+    "float32": "float32",
+    "bfloat16": "float32",
+    "float64": "float64",
+}
 
 
 @dataclass(frozen=True, slots=True)
