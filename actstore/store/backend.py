@@ -90,8 +90,7 @@ class LocalBackend:
 
     def put(self, key: str, data: bytes | np.ndarray) -> None:
         path = self.path(key)
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
+        _make_folder(path.parent)
         partial = path.with_name(path.name + PARTIAL)
         try:
             with open(partial, "wb", buffering=0) as file:
@@ -288,6 +287,14 @@ def _scan(path: Path) -> Iterator[Any]:
         return
     with entries:
         yield entries
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and those above it, each of whose names is then on the disk."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _fsync(path.parent)
 
 
 def _view(data: bytes | np.ndarray) -> memoryview:

@@ -15,6 +15,7 @@ from actstore.store.layout import check_label, run_key
 from actstore.store.run import Run
 from actstore.store.stored import load_record
 from actstore.store.table import COLUMNS, html_table, text_table
+from actstore.store.verify import Problem, verify
 
 
 def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
@@ -66,10 +67,11 @@ class Store(Mapping[tuple[str, str], Run]):
         if not (isinstance(key, tuple) and len(key) == 2):
             raise StoreError(f"{key!r} asked for, but runs are chosen as store['model', 'corpus']")
         name = run_key(check_label("model", key[0]), check_label("corpus", key[1]))
-        if load_record(self._backend, name) is None:
-            known = ", ".join("/".join(k) for k in self) or "no run"
-            raise MissingRunError(f"{self.location} has no run {name}; it has {known}")
-        return Run.load(self._backend, name)
+        with explained(f"{name} cannot be read", self._backend):
+            if load_record(self._backend, name) is None:
+                known = ", ".join("/".join(k) for k in self) or "no run"
+                raise MissingRunError(f"{self.location} has no run {name}; it has {known}")
+            return Run.load(self._backend, name)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for model in self._backend.folders(""):
@@ -97,6 +99,10 @@ class Store(Mapping[tuple[str, str], Run]):
                 unknown = dict.fromkeys(COLUMNS, "") | {"model": model, "corpus": corpus}
                 rows.append(unknown | {"state": "damaged: metadata"})
         return rows
+
+    def verify(self) -> list[Problem]:
+        """Every problem of every run, all at once; every byte on disk is checked."""
+        return [p for key in self for p in verify(self._backend, run_key(*key))]
 
     def to_datatree(self) -> xr.DataTree:
         """Every run as a node ``/model/corpus`` of plain lazy xarray, committed rows only."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import google_crc32c
 import numpy as np
 
-from actstore.store.backend import Backend, put_all
+from actstore.store.backend import Backend
 from actstore.store.layout import JOURNAL, journal_name
 from actstore.store.record import Record
 
@@ -58,14 +58,12 @@ class Journal:
 
     def commit(self, shard: int, entries: dict[str, np.ndarray]) -> None:
         """Replace a shard's entries, one (size, 2) array a site; durable on return."""
-        folder = f"{self._name}/{JOURNAL}"
-        put_all(
-            self._backend,
-            {f"{folder}/{s}/{journal_name(shard)}": _encode(e) for s, e in entries.items()},
-        )
         for site, values in entries.items():
+            folder = f"{self._name}/{JOURNAL}/{site}"
+            self._backend.put(f"{folder}/{journal_name(shard)}", _encode(values))
             self.entries[site][:, shard] = values
             self.damaged.pop((site, shard), None)
+            self._backend.sync_folder(folder)
 
 
 def _encode(entries: np.ndarray) -> bytes:

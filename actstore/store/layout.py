@@ -1,4 +1,25 @@
-"""Where things lie in a store: labels, keys, and how many rows a shard holds."""
+"""Where things lie in a store: labels, keys, and how many rows a shard holds.
+
+Format 1 is plain Zarr v3, so that zarr or xarray alone can read it::
+
+    zarr.json                        root group, attribute actstore: {format: 1, kind: store}
+    <model>/zarr.json                group
+    <model>/<corpus>/zarr.json       the run: attribute actstore is its record, digest included
+      <site>   (layer|block, sample, feature)   chunk: 1 layer × shard_rows × all features;
+                                     codecs bytes, crc32c; fill NaN; bfloat16 as uint16 bits
+                                     with attribute actstore_dtype
+      layer, block                   absolute numbers of the first axes
+      document, position, token, …   (sample,) coordinates; codecs zstd, crc32c
+      sequences/input_ids            token ids of all sequences, one after the other
+      sequences/start                (sequence + 1,) where each begins
+      sequences/document             (sequence,) document of each
+      journal/<site>                 (layer|block, shard, 2): size in bytes and CRC-32C of each
+                                     committed chunk without its last four bytes; 0 before
+      cache/<name>                   groups of what was computed from the run
+
+A chunk's key is ``c.<layer>.<shard>.0``. A chunk without a journal entry is not part of the
+run, whether its file is there or not. Consolidated metadata is never written.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ class StoredRun:
         self.journal = Journal(backend, record)
         sizes = {site: backend.sizes(f"{record.name}/{site}") for site in record.sites}
         self.problems: list[Problem] = presence_problems(backend, record, self.journal, sizes)
-        self.nbytes = sum(sum(files.values()) for files in sizes.values())
+        self.nbytes = sum(
+            size for files in sizes.values() for name, size in files.items() if name != "zarr.json"
+        )
         self.reader = ChunkReader(backend, record, self.journal)
         self._columns: dict[str, np.ndarray] = {}
 
