@@ -31,7 +31,22 @@ from actstore.errors import (
 from actstore.models import LanguageModel
 
 ROOT = Path(__file__).parent.parent
-WORDS = "the cat sat on a mat and saw the dog run over hill in rain with joy".split()
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "and",
+    "saw",
+    "dog",
+    "run",
+    "over",
+    "hill",
+    "in",
+    "rain",
+]
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:

@@ -1,0 +1,176 @@
+"""The command line: it does the whole job, and bad input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from actstore.cli import main
+
+TEXT = "\n".join(f"the cat number {n} sat on the mat and looked at dog {n * 7}." for n in range(60))
+
+
+@pytest.fixture
+def model_folder(
+    tmp_path: Path, tiny_gpt2: PreTrainedModel, tiny_tokenizer: PreTrainedTokenizerBase
+) -> Path:
+    folder = tmp_path / "tiny-gpt2"
+    tiny_gpt2.save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "cats.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line with which the command line refuses."""
+    capsys.readouterr()
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("actstore: ")
+    return lines[0]
+
+
+def test_the_whole_job(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, maps, report = tmp_path / "s.zarr", tmp_path / "maps.safetensors", tmp_path / "r.html"
+    assert run("extract", model_folder, corpus, store, "--seed", 3) == 0
+    capsys.readouterr()
+    assert run("ls", store, "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["model"], row["corpus"], row["n_samples"]) == ("tiny-gpt2", "cats", 60)
+    assert run("info", store, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["key"]["sampling"]["seed"] == 3
+    assert run("info", store) == 0
+    assert "seed: 3" in capsys.readouterr().out
+    assert run("verify", store) == 0
+    assert capsys.readouterr().out.strip() == "1 run read, no problems"
+    assert run("fit", store, "-o", maps, "--holdout", 0.25, "--intercept") == 0
+    assert "r²" in capsys.readouterr().out
+    assert maps.exists()
+    assert run("report", store, "--model", model_folder, "--holdout", 0.25, "-o", report) == 0
+    assert "<html" in report.read_text()
+
+
+def test_extracting_again_says_the_same_and_changes_nothing(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store) == 0
+    first = capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    assert run("extract", model_folder, corpus, store) == 0
+    assert capsys.readouterr().out == first
+    assert {p: p.stat().st_mtime_ns for p in store.rglob("*") if p.is_file()} == before
+
+
+def test_unknown_model_folder(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "extract", tmp_path / "no-such-model", corpus, tmp_path / "s.zarr")
+    assert "no-such-model" in line
+    assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("missing.txt", None, "missing.txt"),
+        ("empty.txt", b"", "empty"),
+        ("blank.txt", b"\n \n", "empty"),
+        ("latin.txt", b"caf\xe9\n", "UTF-8"),
+        ("bad.jsonl", b'{"text": "one"}\n{"text": \n', "line 2"),
+        ("field.jsonl", b'{"body": "one"}\n', "text"),
+    ],
+)
+def test_unreadable_corpus(
+    name: str,
+    content: bytes | None,
+    said: str,
+    model_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    line = refused(capsys, "extract", model_folder, path, tmp_path / "s.zarr")
+    assert said in line
+    assert capsys.readouterr().out == ""
+
+
+def test_a_layer_that_does_not_exist(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capsys, "extract", model_folder, corpus, tmp_path / "s.zarr", "--layers", "0,13")
+    assert "13" in line
+    assert "0…3" in line
+    assert not (tmp_path / "s.zarr").exists()
+
+
+def test_a_store_of_another_version(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store) == 0
+    root = json.loads((store / "zarr.json").read_text())
+    root["attributes"]["actstore"]["format"] = 999
+    (store / "zarr.json").write_text(json.dumps(root))
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert "999" in refused(capsys, "ls", store)
+    assert "999" in refused(capsys, "extract", model_folder, corpus, store)
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_not_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    assert "folder" in refused(capsys, "ls", tmp_path / "folder")
+    assert "absent" in refused(capsys, "ls", tmp_path / "absent")
+
+
+def test_a_run_that_is_not_there(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store) == 0
+    assert "tiny-gpt2/cats" in refused(capsys, "info", store, "gpt2/dogs")
+
+
+def test_help_teaches() -> None:
+    for command in ("extract", "ls", "info", "verify", "fit", "report"):
+        done = subprocess.run(
+            [sys.executable, "-m", "actstore", command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "100"},
+        )
+        assert command in done.stdout
+    assert (
+        "examples:"
+        in subprocess.run(
+            [sys.executable, "-m", "actstore", "extract", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
