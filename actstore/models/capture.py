@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from actstore.models.running import StopForward, call_with_ids, hooked, padded
+from actstore.models.batch import padded
+from actstore.models.running import StopForward, call_with_ids, hooked
 from actstore.models.sites import InnerSite, SiteSpec
 from actstore.models.structure import Stack
 from actstore.models.tail import Tail

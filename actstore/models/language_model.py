@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
+from actstore.models.batch import flat_rows
 from actstore.models.capture import capture_rows
 from actstore.models.probe import Probed, probe
 from actstore.models.provenance import (
@@ -153,7 +154,8 @@ class LanguageModel:
         below 1e-4 of the row's norm; in float16 about 1e-2 and in bfloat16 about 5e-2, since
         matrix products are summed in another order for another batch shape.
         """
-        rows = self._check_batch(input_ids, positions)
+        size = self._embedding.weight.shape[0]
+        rows = flat_rows(self.name, input_ids, positions, size, self.max_length)
         if len(rows) == 0:
             kind = np.dtype(_numpy_name(self.dtype))
             return {
@@ -239,8 +241,8 @@ class LanguageModel:
             "class": type(self.model).__name__,
             "model_type": config.model_type,
             "revision": getattr(config, "_commit_hash", None),
-            "quantisation": None,
-            **self._origin,
+            "quantisation": _quantisation(config),
+            **{key: value for key, value in self._origin.items() if value is not None},
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self._embedding.weight.device),
             "attn_implementation": getattr(config, "_attn_implementation", None),
@@ -287,46 +289,6 @@ class LanguageModel:
         # models that skip pads when they count positions mean their own pad id
         return next((int(i) for i in reversed(known) if i is not None and 0 <= i < size), 0)
 
-    def _check_batch(
-        self, input_ids: Sequence[np.ndarray], positions: Sequence[np.ndarray]
-    ) -> np.ndarray:
-        """Validate a batch and return the flat row numbers in the padded batch."""
-        if len(input_ids) != len(positions):
-            raise ModelError(
-                f"{len(input_ids)} sequences but positions for {len(positions)}; expected one "
-                "array of positions per sequence"
-            )
-        lengths = np.array([len(ids) for ids in input_ids], dtype=np.int64)
-        longest = int(lengths.max(initial=0))
-        counts = np.array([len(p) for p in positions], dtype=np.int64)
-        if counts.sum() == 0:
-            return np.empty(0, dtype=np.int64)
-        if lengths.min() == 0:
-            raise ModelError(f"sequence {int(lengths.argmin())} has no tokens")
-        if self.max_length is not None and longest > self.max_length:
-            raise ModelError(
-                f"a sequence of {longest} tokens given, but {self.name} has positions for "
-                f"{self.max_length}; truncate the documents to max_length={self.max_length}"
-            )
-        ids = np.concatenate(list(input_ids))
-        size = self._embedding.weight.shape[0]
-        if ids.min() < 0 or ids.max() >= size:
-            bad = int(ids[(ids < 0) | (ids >= size)][0])
-            raise ModelError(
-                f"token id {bad} given, but {self.name} embeds ids 0…{size - 1}; is this the "
-                "model's own tokenizer?"
-            )
-        sequence = np.repeat(np.arange(len(lengths)), counts)
-        flat = np.concatenate(list(positions)).astype(np.int64)
-        outside = (flat < 0) | (flat >= lengths[sequence])
-        if outside.any():
-            at = int(outside.argmax())
-            raise ModelError(
-                f"position {flat[at]} asked for in sequence {sequence[at]}, which has "
-                f"{lengths[sequence[at]]} tokens"
-            )
-        return sequence * longest + flat
-
 
 def default_name(model: Any) -> str:
     """A label for a loaded model: the last part of its id, else its type."""
@@ -337,6 +299,14 @@ def default_name(model: Any) -> str:
 def safe_name(text: str) -> str:
     """Replace what may not stand in a store's label by dashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+
+
+def _quantisation(config: Any) -> str | None:
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+    return str(getattr(method, "value", method))
 
 
 def _numpy_name(dtype: torch.dtype) -> str:

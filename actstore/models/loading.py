@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,7 @@ def load_model(
     if not isinstance(model, str | Path):
         return _wrap_loaded(model, tokenizer, name, device)
     source = _Source(model, revision, trust_remote_code)
+    kinds = source.auto_classes()
     if isinstance(tokenizer, str | Path):
         found = _Source(tokenizer, None, trust_remote_code).tokenizer()
     elif tokenizer is None:
@@ -68,9 +72,10 @@ def load_model(
     else:
         found = tokenizer or None
     options = {"attn_implementation": attn_implementation, "device_map": device_map}
-    loaded = source.weights(dtype, {k: v for k, v in options.items() if v is not None})
-    if device_map is None and not getattr(loaded, "is_quantized", False):
-        loaded = loaded.to(_default_device() if device is None else device)
+    chosen = {key: value for key, value in options.items() if value is not None}
+    loaded = source.weights(kinds, dtype, chosen)
+    if device_map is None and not getattr(loaded, "quantization_method", None):
+        loaded = _moved(loaded, _default_device() if device is None else device)
     return LanguageModel(loaded, found, name=name or source.label, origin=source.origin())
 
 
@@ -85,7 +90,7 @@ def _wrap_loaded(model: Any, tokenizer: Any, name: str | None, device: Any) -> L
     if isinstance(tokenizer, str | Path):
         tokenizer = _Source(tokenizer, None, False).tokenizer()
     if device is not None:
-        model = model.to(device)
+        model = _moved(model, device)
     origin = {"source": str(getattr(model.config, "_name_or_path", "") or "") or None}
     return LanguageModel(model, tokenizer or None, name=name, origin=origin)
 
@@ -135,18 +140,27 @@ class _Source:
                 f"no tokenizer for {self.where} ({_first_line(error)}); {advice}"
             ) from error
 
-    def weights(self, dtype: Any, options: dict[str, Any]) -> Any:
+    def auto_classes(self) -> list[str]:
+        """Names of transformers' auto classes to try, the last of which gives no head."""
+        from transformers import AutoConfig
+
+        if self.gguf is not None:
+            return ["AutoModelForCausalLM", "AutoModel"]
+        try:
+            return _auto_classes(AutoConfig.from_pretrained(self.location, **self.common))
+        except Exception as error:
+            raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
+
+    def weights(self, kinds: list[str], dtype: Any, options: dict[str, Any]) -> Any:
         """Load the model, with its head where the checkpoint has one."""
         import transformers
 
-        config = self._config()
         if self.local and not any(Path(self.location).glob("*.safetensors")):
             raise ModelError(
                 f"folder {self.where} has no *.safetensors weights (pickled checkpoints can run "
                 "code and are not read); convert it where you trust it, with transformers' "
                 "from_pretrained(…).save_pretrained(…)"
             )
-        kinds = _auto_classes(config)
         if self.gguf is not None:
             dtype = "float32" if dtype == "auto" else dtype
         else:
@@ -154,13 +168,14 @@ class _Source:
         for kind in kinds:
             auto = getattr(transformers, kind)
             try:
-                model, report = auto.from_pretrained(
-                    self.location,
-                    dtype=dtype,
-                    output_loading_info=True,
-                    **self.common,
-                    **options,
-                )
+                with _hushed():
+                    model, report = auto.from_pretrained(
+                        self.location,
+                        dtype=dtype,
+                        output_loading_info=True,
+                        **self.common,
+                        **options,
+                    )
             except Exception as error:
                 raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
             missing = sorted(report["missing_keys"])
@@ -174,14 +189,6 @@ class _Source:
                 return model
         raise AssertionError("the last class always returns or raises")
 
-    def _config(self) -> Any:
-        from transformers import AutoConfig
-
-        try:
-            return AutoConfig.from_pretrained(self.location, **self.common)
-        except Exception as error:
-            raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
-
     def _check_gguf(self, path: Path) -> None:
         if not path.is_file():
             raise ModelError(f"file {path} does not exist")
@@ -194,15 +201,16 @@ class _Source:
 
 
 def _auto_classes(config: Any) -> list[str]:
-    """Auto classes to try, the last without a head."""
     from transformers.models.auto import modeling_auto as auto
 
     architecture = next(iter(config.architectures or ()), "")
     if config.is_encoder_decoder:
         text = auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
         return ["AutoModelForTextEncoding" if config.model_type in text else "AutoModel"]
-    causal = architecture in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     masked = config.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    causal = architecture in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    if not architecture:
+        causal = config.model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
     if causal or architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return ["AutoModelForCausalLM", "AutoModel"]
     if masked and architecture.endswith(("ForMaskedLM", "ForPreTraining")):
@@ -222,6 +230,35 @@ def _has_tokenizer(folder: Path) -> bool:
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
+def _moved(model: Any, device: Any) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(
+            f"the model cannot be moved to device {str(device)!r}: {_first_line(error)}"
+        ) from error
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keep transformers' loading reports quiet, since what they say is checked here.
+
+    Its progress bar stays where somebody can see it.
+    """
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
 def _default_device() -> str:
     import torch
 
@@ -237,6 +274,8 @@ def _explained(error: Exception) -> str:
             "it is no folder here, not in the hub's local cache, and the hub is out of reach "
             "(HF_HUB_OFFLINE=1, or no network)"
         )
+    if "mismatched" in text:
+        return "the shapes of its weights are not those of its config.json"
     return _first_line(error)
 
 

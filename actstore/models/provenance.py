@@ -16,7 +16,7 @@ from actstore.errors import ModelError
 def weights_fingerprint(model: Any) -> str:
     """SHA-256 over names, shapes, dtypes and bytes of all parameters and stored buffers.
 
-    Tied tensors are hashed once and named every time, so that tying is part of the answer.
+    Tied tensors are hashed once and named every time: tied or copied, the model is the same.
     """
     tensors = model.state_dict(keep_vars=True)
     missing = next((name for name, tensor in tensors.items() if tensor.device.type == "meta"), None)

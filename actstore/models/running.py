@@ -57,15 +57,6 @@ def foreign_hooks_removed(model: nn.Module) -> Iterator[None]:
                 delattr(module, flag)
 
 
-def padded(input_ids: list[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Right-pad sequences to one (batch, time) int64 array, with its mask (None if no pads)."""
-    lengths = np.array([len(ids) for ids in input_ids])
-    batch = np.full((len(input_ids), lengths.max(initial=0)), pad_id, dtype=np.int64)
-    mask = np.arange(batch.shape[1]) < lengths[:, None]
-    batch[mask] = np.concatenate(input_ids)
-    return batch, None if mask.all() else mask.astype(np.int64)
-
-
 def call_with_ids(
     module: nn.Module, batch: np.ndarray, mask: np.ndarray | None, device: Any, **extra: Any
 ) -> Any:

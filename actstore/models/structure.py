@@ -11,7 +11,14 @@ from torch import nn
 from actstore.errors import UnsupportedModelError
 from actstore.models.families import Family, family_of
 
-_DEPTH_NAMES = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+_DEPTH_NAMES = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,9 @@ def _find_blocks(base: Any, config: Any, family: Family) -> tuple[str, tuple[nn.
                 f"which is no ModuleList of {type(base).__name__}; it has {_listed(lists)}"
             )
         return family.blocks, tuple(lists[family.blocks])
-    depth = next((n for key in _DEPTH_NAMES if (n := getattr(config, key, None))), None)
+    depths = [n for key in _DEPTH_NAMES if (n := getattr(config, key, None))]
+    lengths = {len(m) for m in lists.values()}
+    depth = next((n for n in depths if n in lengths), depths[0] if depths else None)
     fitting = {name: m for name, m in lists.items() if len(m) == depth}
     outermost = {
         name: m
