@@ -1,0 +1,1 @@
+"""Ratios against what a user would otherwise run; ``python -m benchmarks`` runs all."""
