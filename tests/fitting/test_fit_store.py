@@ -102,7 +102,7 @@ def test_a_gram_is_kept_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.fault
 def test_a_changed_chunk_is_noticed_while_the_gram_is_computed(tmp_path: Path) -> None:
     run = stored(tmp_path)
-    chunk = tmp_path / "s.zarr" / "tiny" / "text0" / "resid" / "c" / "1" / "2" / "0"
+    chunk = tmp_path / "s.zarr" / "tiny" / "text0" / "resid" / "c.1.2.0"
     data = bytearray(chunk.read_bytes())
     data[99] ^= 1
     chunk.write_bytes(data)
