@@ -81,7 +81,8 @@ class LinearMap:
         dtype = np.dtype(np.float32) if x.dtype.itemsize < 4 else x.dtype
         if dtype not in self._cast:
             self._cast[dtype] = [
-                None if part is None else part.astype(dtype) for part in (self.matrix, self.bias)
+                None if part is None else part.astype(dtype, copy=False)
+                for part in (self.matrix, self.bias)
             ]
         matrix, bias = self._cast[dtype]
         y = x.astype(dtype, copy=False) @ matrix
