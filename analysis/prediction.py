@@ -141,26 +141,27 @@ def curves(
 
 
 def curves_table(dataset: xr.Dataset) -> str:
-    """The curves as a table for the terminal: percentages and nats, with 95% intervals.
+    """The curves as a table for the terminal: percentages and nats.
+
+    Intervals are shown for the first k and the surprisal; the Dataset has the others.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         What `curves` returned.
     """
-    shortcuts, ks = dataset.shortcut.values.tolist(), dataset.k.values.tolist()
+    first, *others = dataset.k.values.tolist()
     header = ["layer"]
-    header += [f"P@{k} {shortcut} %" for k in ks for shortcut in shortcuts]
-    header += [f"surprisal {shortcut}" for shortcut in shortcuts]
+    for shortcut in dataset.shortcut.values.tolist():
+        header += [f"{shortcut}: P@{first} %", *(f"P@{k} %" for k in others), "surprisal"]
     rows = []
     for layer in dataset.layer.values.tolist():
-        at = dataset.sel(layer=layer)
         row = [str(layer)]
-        for k in ks:
-            for shortcut in shortcuts:
-                here = at.sel(k=k, shortcut=shortcut)
-                row.append(_span(here, "precision", 100, ".1f"))
-        row += [_span(at.sel(shortcut=shortcut), "surprisal", 1, ".2f") for shortcut in shortcuts]
+        for shortcut in dataset.shortcut.values.tolist():
+            at = dataset.sel(layer=layer, shortcut=shortcut)
+            row.append(_span(at.sel(k=first), "precision", 100, ".1f"))
+            row += [f"{100 * float(at.precision.sel(k=k)):.1f}" for k in others]
+            row.append(_span(at, "surprisal", 1, ".2f"))
         rows.append(row)
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
     lines = [

@@ -87,6 +87,12 @@ def label(
     return dataset.assign_attrs(kind=kind, title=title, provenance=json.dumps(provenance))
 
 
+def fitted_on(dataset: xr.Dataset) -> str:
+    """``fitted on 9,000 samples`` for results of maps that say so, else ``fitted``."""
+    n = read_provenance(dataset).get("maps", {}).get("n")
+    return f"fitted on {n:,} samples" if isinstance(n, int) else "fitted"
+
+
 def read_provenance(dataset: xr.Dataset) -> dict[str, Any]:
     """The provenance of a result as a dict; empty if it carries none."""
     record: dict[str, Any] = json.loads(dataset.attrs.get("provenance", "{}"))

@@ -198,5 +198,7 @@ def test_the_table_has_a_line_for_every_layer() -> None:
     lines = text.splitlines()
     assert lines[0] == "tiny on text: 37 samples, 13 document clusters"
     assert len(lines) == 2 + 4
-    assert "P@5 mat %" in lines[1]
+    assert lines[1].split("  ")[-1].strip() == "surprisal"
+    assert "mat: P@1 %  P@5 %  P@10 %" in lines[1]
     assert lines[-1].split()[:2] == ["3", "100.0"]
+    assert len({len(line) for line in lines[1:]}) == 1

@@ -66,7 +66,7 @@ def example_results() -> dict[str, xr.Dataset]:
     return {
         "curves": prediction.curves(run, maps, model, progress=False),
         "peek": prediction.peek(run, maps, model, [0, 5]),
-        "r2": results.label(r2, "r2", "tiny on text", {"function": "f"}),
+        "r2": results.label(r2, "r2", "tiny on text", {"maps": {"n": 9000}}),
     }
 
 
@@ -94,6 +94,7 @@ def test_the_page_is_self_contained_and_well_formed(
     assert "\x1b" not in html
     assert "\u202e" not in html
     assert "alert(1)" in page.text
+    assert "mat is the map fitted on 9,000 samples, id takes" in page.text
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     targets = {(attributes.get("href") or "")[1:] for tag, attributes in page.tags if tag == "a"}
