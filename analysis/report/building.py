@@ -129,7 +129,8 @@ def _r2_section(found: list[xr.Dataset]) -> Section:
             [plots.r2_heat_maps(dataset, [name]) for name in dataset.shortcut.values.tolist()],
             f"{dataset.attrs['title']}: r² of predicting the layer of each column from the layer "
             f"of each row, on {dataset.attrs.get('samples', 0):,} evaluation samples. Each "
-            "coordinate's r² = 1 − SSE/SST is averaged uniformly; all of it follows from the Gram matrices of the two layers. "
+            "coordinate's r² = 1 − SSE/SST is averaged uniformly; all of it follows from the "
+            "Gram matrices of the two layers. "
             f"mat is the map {results.fitted_on(dataset)}, id takes the source state as it is. "
             "Colours are clipped to [0, 1]; the data are not.",
         )
@@ -176,9 +177,9 @@ def _prediction_picture(dataset: xr.Dataset) -> Picture:
         "decoded token is among the model's own k most probable ones, and surprisal, the mean of "
         "−ln of the probability that the model gives that token, by layer. mat decodes through the "
         f"map to the last layer, {results.fitted_on(dataset)}; id decodes the state itself. Bands "
-        f"are {attributes['level']:.0%} intervals that treat samples of one {attributes['cluster']} as "
-        f"dependent ({attributes['clusters']:,} clusters): Wilson's at the effective sample size "
-        "for shares, Student's t for means.",
+        f"are {attributes['level']:.0%} intervals that treat samples of one "
+        f"{attributes['cluster']} as dependent ({attributes['clusters']:,} clusters): "
+        "Wilson's at the effective sample size for shares, Student's t for means.",
     )
 
 
