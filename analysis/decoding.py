@@ -20,6 +20,7 @@ from tqdm import tqdm
 from actstore.errors import AnalysisError, NonFiniteError, SiteError
 
 if TYPE_CHECKING:
+    from actstore.fitting import MapSet
     from actstore.models import LanguageModel
     from actstore.store import Run
 
@@ -113,7 +114,7 @@ def stream(
 
 def readouts_to_last(
     run: Run,
-    maps: Mapping[tuple[int, int], Any] | None,
+    maps: MapSet | None,
     model: LanguageModel,
     shortcuts: Sequence[str],
 ) -> dict[int, dict[str, Any]]:
@@ -146,7 +147,8 @@ def readouts_to_last(
         )
     _require_model(run, model)
     if "mat" in shortcuts:
-        missing = [layer for layer in layers if layer < last and (layer, last) not in (maps or {})]
+        inner = [layer for layer in layers if layer < last]
+        missing = [layer for layer in inner if maps is None or (layer, last) not in maps]
         if missing:
             raise AnalysisError(
                 f"no map {missing[0]} → {last} among the maps; fit with pairs='to_last' or 'all', "

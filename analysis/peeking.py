@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -20,6 +20,7 @@ from analysis import results
 from analysis.decoding import SHORTCUTS, readouts_to_last, require_finite, stream
 
 if TYPE_CHECKING:
+    from actstore.fitting import MapSet
     from actstore.models import LanguageModel
     from actstore.store import Run
 
@@ -29,7 +30,7 @@ _CONTEXT_WIDTH = 100
 
 def peek(
     run: Run,
-    maps: Mapping[tuple[int, int], Any] | None,
+    maps: MapSet | None,
     model: LanguageModel,
     samples: Sequence[int] = (0, 1, 2, 3, 4),
     *,

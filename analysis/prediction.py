@@ -19,6 +19,7 @@ from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last, require_finit
 from analysis.peeking import peek, peek_table
 
 if TYPE_CHECKING:
+    from actstore.fitting import MapSet
     from actstore.models import LanguageModel
     from actstore.store import Run
 
@@ -29,7 +30,7 @@ LEVEL = 0.95
 
 def curves(
     run: Run,
-    maps: Mapping[tuple[int, int], Any] | None,
+    maps: MapSet | None,
     model: LanguageModel,
     *,
     ks: Sequence[int] = (1, 5, 10),
