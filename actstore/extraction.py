@@ -301,7 +301,7 @@ def _compute(
         # What follows the last sampled position cannot reach it.
         ids = [one[: where.max() + 1] for one, where in zip(ids, places, strict=True)]
     arrays: dict[str, np.ndarray] = {}
-    for batch in _batches([len(one) for one in ids], batch_tokens):
+    for batch in batches([len(one) for one in ids], batch_tokens):
         captured = model.capture([ids[b] for b in batch], [places[b] for b in batch], wanted)
         rows = np.concatenate([row_groups[b] for b in batch])
         for site, values in captured.items():
@@ -313,7 +313,7 @@ def _compute(
     return arrays
 
 
-def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
+def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
     """Indices in batches of similar length, each at most `batch_tokens` with its padding."""
     order = sorted(range(len(lengths)), key=lambda b: (-lengths[b], b))
     batch: list[int] = []

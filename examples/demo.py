@@ -15,7 +15,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ def main() -> None:
 
     found = {}
     for run in (held_out, news):
-        found["r2", run.corpus] = reuse("r2", run, partial(r2.heat_maps, maps.all, run))
+        found["r2", run.corpus] = reuse("r2", run, partial(scores, maps, run))
     for run in (held_out, news):
         found["prediction", run.corpus] = reuse(
             "prediction",
@@ -99,21 +99,28 @@ class Maps:
 
     def __init__(self, run: actstore.Run, path: Path) -> None:
         self.run, self.path = run, path
-        self._all: actstore.MapSet | None = None
 
-    @property
+    @cached_property
+    def gram(self) -> actstore.Gram:
+        """The statistics of all layers, from one pass over the rows; kept in the store."""
+        return actstore.gram(self.run)
+
+    @cached_property
     def all(self) -> actstore.MapSet:
-        """Every pair i < j: 465 maps, from one pass over the rows."""
-        if self._all is None:
-            self._all = actstore.fit(self.run)
-        return self._all
+        """Every pair i < j."""
+        return actstore.fit(self.gram)
 
-    @property
+    @cached_property
     def to_last(self) -> actstore.MapSet:
-        """The maps i → 30, saved and loaded."""
+        """The maps i → L, saved and loaded."""
         if not self.path.exists():
-            actstore.fit(self.run, pairs="to_last").save(self.path)
+            actstore.fit(self.gram, pairs="to_last").save(self.path)
         return actstore.load_maps(self.path)
+
+
+def scores(maps: Maps, run: actstore.Run) -> xr.Dataset:
+    """r² of all pairs on a run whose own statistics are needed this once only."""
+    return r2.heat_maps(maps.all, actstore.gram(run, cache=False))
 
 
 def chosen_samples(run: actstore.Run) -> list[int]:
@@ -136,10 +143,11 @@ def findings(
     at_1 = curves.sel(k=1)
     middle = curves.sizes["layer"] // 2
     half = {
-        name: int(at_1.layer[int((at_1.precision.sel(shortcut=name) >= 0.5).argmax())])
+        name: int(at_1.layer[int((at_1.precision.sel(shortcut=name) >= 0.5).argmax("layer"))])
         for name in ("mat", "id")
     }
-    gain = at_1.isel(layer=int(at_1.precision_gain.argmax()))
+    gain = at_1.isel(layer=int(at_1.precision_gain.argmax("layer")))
+    ends = [f"{100 * float(gain[f'precision_gain_{end}']):.1f}" for end in ("low", "high")]
     late = at_1.precision.sel(shortcut="mat") >= 0.95
     news_1 = found["prediction", "news"].sel(k=1).precision.sel(shortcut="mat").mean()
     wiki_1 = at_1.precision.sel(shortcut="mat").mean()
@@ -157,8 +165,8 @@ def findings(
         f"{half['mat']} with it, {half['id']} without.",
         f"4. The map helps most at layer {int(gain.layer)}: Precision@1 + "
         f"{100 * float(gain.precision_gain):.1f} points "
-        f"[{100 * float(gain.precision_gain_low):.1f}, {100 * float(gain.precision_gain_high):.1f}].",
-        f"5. 95% agreement comes at layer {int(at_1.layer[int(late.argmax())])} of "
+        f"[{', '.join(ends)}].",
+        f"5. 95% agreement comes at layer {int(at_1.layer[int(late.argmax('layer'))])} of "
         f"{int(at_1.layer[-1])}; over all layers Precision@1 with the map is "
         f"{100 * float(wiki_1):.1f}% on Wikipedia, {100 * float(news_1):.1f}% on news.",
     ]

@@ -380,8 +380,8 @@ def test_a_second_writer_is_refused(
     child: Any, tmp_path: Path, tiny_gpt2: Any, tiny_tokenizer: Any
 ) -> None:
     store = tmp_path / "s.zarr"
-    process = child(store, pause=0.5)
-    while committed(store) < 1:
+    process = child(store, pause=60)
+    while not (store / "tiny" / "words" / "journal").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     _, err = child(store).communicate(timeout=120)

@@ -1,0 +1,66 @@
+"""The command line: ``actstore extract · ls · info · verify · fit · report``.
+
+A thin layer above both packages, a module for each group of commands. Bad input is one line on
+stderr and exit code 2; an interruption is exit code 130, and what was committed stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+
+from actstore import __version__
+from actstore.cli.extracting import add_extract
+from actstore.cli.fitting import add_fit, add_report
+from actstore.cli.looking import add_info, add_ls, add_verify
+from actstore.errors import ActstoreError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; ``sys.argv[1:]`` by default.
+
+    Returns
+    -------
+    int
+        0 done; 1 `verify` found problems; 2 bad input; 130 interrupted.
+    """
+    arguments = _parser().parse_args(argv)
+    arguments.command_line = shlex.join(["actstore", *(sys.argv[1:] if argv is None else argv)])
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except ActstoreError as error:
+        print(f"actstore: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("actstore: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="actstore",
+        description="Store transformer activations on disk, labelled, and study them.",
+        epilog="'actstore COMMAND --help' explains a command and gives examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"actstore {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    add_extract(commands)
+    add_ls(commands)
+    add_info(commands)
+    add_verify(commands)
+    add_fit(commands)
+    add_report(commands)
+    return parser

@@ -1,0 +1,75 @@
+"""What several commands share: how a run is named, and what is held out of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actstore.errors import SelectionError
+
+if TYPE_CHECKING:
+    from actstore.store import Run
+
+
+def command(commands: Any, name: str, run: Callable[..., int], text: str, epilog: str = "") -> Any:
+    parser = commands.add_parser(
+        name,
+        help=text[0].lower() + text[1:].rstrip("."),
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=run)
+    return parser
+
+
+def add_run(parser: Any) -> None:
+    parser.add_argument("store", help="folder of the store")
+    parser.add_argument("run", nargs="?", help="MODEL/CORPUS; not needed where there is one run")
+
+
+def add_evaluation(parser: Any) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--evaluate", metavar="MODEL/CORPUS", help="run to evaluate on")
+    group.add_argument("--holdout", type=float, metavar="SHARE", help="share of samples held out")
+    parser.add_argument(
+        "--by", default="document", help="what is held out whole; default: document"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the split; default 0")
+
+
+def train_and_evaluation(arguments: argparse.Namespace) -> tuple[Run, Run | None]:
+    run = named_run(arguments.store, arguments.run)
+    if arguments.holdout is not None:
+        return run.split(arguments.holdout, by=arguments.by, seed=arguments.seed)
+    if arguments.evaluate is not None:
+        return run, named_run(arguments.store, arguments.evaluate)
+    return run, None
+
+
+def named_run(store_path: str, spec: str | None) -> Run:
+    from actstore.store import open
+
+    store = open(store_path)
+    names = [f"{model}/{corpus}" for model, corpus in store]
+    if spec is None:
+        if len(names) != 1:
+            raise SelectionError(
+                f"{store_path} holds {len(names)} runs; name one of: {', '.join(names) or 'none'}"
+            )
+        spec = names[0]
+    model, corpus = known(store_path, names, spec).split("/")
+    return store[model, corpus]
+
+
+def known(store_path: str, names: list[str], spec: str) -> str:
+    if spec not in names:
+        raise SelectionError(
+            f"no run {spec!r} in {store_path}; it has: {', '.join(names) or 'none'}"
+        )
+    return spec
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,117 @@
+"""``actstore fit`` and ``report``: maps between layers, and what they show."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from actstore.cli.common import add_evaluation, add_run, command, train_and_evaluation
+from actstore.errors import SelectionError
+
+FIT_HELP = """\
+examples:
+  actstore fit acts.zarr gpt2/wiki -o maps.safetensors --holdout 0.25 --by article
+      every layer to every later one; r² on a quarter of the articles, held out whole
+  actstore fit acts.zarr gpt2/wiki -o maps.safetensors --evaluate gpt2/news
+      the same, evaluated on another corpus
+"""
+
+REPORT_HELP = """\
+example:
+  actstore report acts.zarr gpt2/wiki --model openai-community/gpt2 --holdout 0.25 -o report.html
+"""
+
+
+def add_fit(commands: Any) -> None:
+    parser = command(
+        commands,
+        "fit",
+        _fit,
+        "Fit linear maps between all pairs of layers and score them.",
+        FIT_HELP,
+    )
+    add_run(parser)
+    add_evaluation(parser)
+    add = parser.add_argument
+    add("-o", "--output", required=True, type=Path, help="file for the maps (safetensors)")
+    add("--pairs", default="all", choices=("all", "adjacent", "to_last"), help="default: all i < j")
+    add("--ridge", type=float, default=0.0, help="α of ridge regression; default 0")
+    add("--intercept", action="store_true", help="fit an intercept (the paper does not)")
+    add("--memory", help="budget of the Gram, such as 4GiB")
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def _fit(arguments: argparse.Namespace) -> int:
+    from actstore.fitting import fit
+    from actstore.grams import gram
+    from analysis.r2 import heat_maps
+
+    progress = False if arguments.quiet else None
+    train, held_out = train_and_evaluation(arguments)
+    maps = fit(
+        gram(train, memory=arguments.memory, progress=progress),
+        pairs=arguments.pairs,
+        ridge=arguments.ridge,
+        intercept=arguments.intercept,
+    )
+    maps.save(arguments.output)
+    print(maps)
+    if held_out is not None:
+        r2 = heat_maps(maps, gram(held_out, memory=arguments.memory, progress=progress)).r2
+        for shortcut in r2.shortcut.values.tolist():
+            print(f"mean r² over pairs, {shortcut}: {float(r2.sel(shortcut=shortcut).mean()):.4f}")
+    print(f"saved to {arguments.output}")
+    return 0
+
+
+def add_report(commands: Any) -> None:
+    parser = command(
+        commands,
+        "report",
+        _report,
+        "Write one self-contained HTML file: r² heat maps, prediction curves, decoded tokens.",
+        REPORT_HELP,
+    )
+    add_run(parser)
+    add_evaluation(parser)
+    add = parser.add_argument
+    add("-o", "--output", required=True, type=Path, help="the HTML file")
+    add("--model", help="hub id or folder; without it, sections that decode tokens are left out")
+    add("--maps", type=Path, help="maps saved by 'actstore fit'; fitted anew by default")
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from actstore.fitting import fit, load_maps
+    from actstore.store import open
+    from analysis import prediction, r2, report
+
+    progress = False if arguments.quiet else None
+    train, held_out = train_and_evaluation(arguments)
+    if held_out is None:
+        raise SelectionError(
+            "nothing to evaluate on; --holdout 0.25 keeps a quarter of the documents for it, "
+            "--evaluate MODEL/CORPUS takes another run"
+        )
+    maps = (
+        load_maps(arguments.maps) if arguments.maps is not None else fit(train, progress=progress)
+    )
+    found = [r2.heat_maps(maps, held_out, progress=progress)]
+    if arguments.model is not None:
+        from actstore.models import load_model
+
+        model = load_model(arguments.model, name=held_out.model)
+        cluster = arguments.by
+        found.append(prediction.curves(held_out, maps, model, cluster=cluster, progress=progress))
+        found.append(prediction.peek(held_out, maps, model, range(min(5, held_out.n_samples))))
+    page = report.build(
+        arguments.output,
+        found,
+        store=open(arguments.store),
+        title=f"{held_out.model}: short cuts between layers",
+        command=arguments.command_line,
+    )
+    print(*report.findings(found), sep="\n")
+    print(f"saved to {page}")
+    return 0
