@@ -30,7 +30,7 @@ SHORTCUTS = ("mat", "id")
 
 # Rows of one product below which reading the head's weights costs as much as multiplying.
 _WORTHWHILE_ROWS = 256
-_MOST_WORKERS = 8
+_CORES_PER_WORKER = 8
 _HIDDEN_BYTES = 64 * 2**20
 _TASKS_PER_WORKER = 4
 
@@ -49,8 +49,9 @@ def stream(
 ) -> None:
     """Decode layers of the residual stream and hand every block of logits to `reduce`.
 
-    A few threads take turns in ``model.decode``, whose products use all cores, so that one block
-    is multiplied while others are read and reduced.
+    The products use all cores. Where there are many, several threads take turns, so that one
+    block is multiplied while others are read and reduced; on few cores they would only be in
+    each other's way.
 
     Parameters
     ----------
@@ -189,8 +190,9 @@ def require_finite(values: NDArray[np.float32], shortcut: str, layer: int) -> No
 def _partition(vocab: int, memory: int) -> tuple[int, int]:
     """Rows of a block, and the number of threads that each hold one."""
     total = memory // (4 * vocab)
-    workers = min(max(2, (os.cpu_count() or 1) // 2), _MOST_WORKERS, total // _WORTHWHILE_ROWS)
-    return max(1, total // max(1, workers)), max(1, workers)
+    workers = min((os.cpu_count() or 1) // _CORES_PER_WORKER, total // _WORTHWHILE_ROWS)
+    workers = max(1, workers)
+    return max(1, total // workers), workers
 
 
 def _parts(run: Run, rows: int) -> Iterator[list[Any]]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actstore.errors import AnalysisError, NonFiniteError, SiteError
-from analysis import prediction, results, stats
+from analysis import decoding, prediction, results, stats
 
 
 def plain_sample(
@@ -202,3 +202,17 @@ def test_the_table_has_a_line_for_every_layer() -> None:
     assert "mat: P@1 %  P@5 %  P@10 %" in lines[1]
     assert lines[-1].split()[:2] == ["3", "100.0"]
     assert len({len(line) for line in lines[1:]}) == 1
+
+
+def test_many_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, maps, model = tiny(n=200)
+    alone = prediction.curves(run, maps, model, per_sample=True, progress=False)
+    monkeypatch.setattr(decoding.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(decoding, "_WORTHWHILE_ROWS", 1)
+    assert decoding._partition(40, 40 * 4 * 80) == (10, 8)
+    together = prediction.curves(
+        run, maps, model, per_sample=True, memory=40 * 4 * 80, progress=False
+    )
+    np.testing.assert_array_equal(alone.sample_token_id, together.sample_token_id)
+    np.testing.assert_array_equal(alone.sample_rank, together.sample_rank)
+    np.testing.assert_allclose(alone.sample_surprisal, together.sample_surprisal, atol=1e-5)
