@@ -160,8 +160,8 @@ def _run_task(
     tick: Callable[[int], object] | None,
 ) -> Partial:
     blocks = run.row_blocks(block_rows)[task.first : task.stop]
-    on_block = None if tick is None else partial(_tick, tick, len(task.tiles))
-    return accumulate(run, columns, task.tiles, blocks, shift, dtype, on_block)
+    on_batch = None if tick is None else partial(_tick, tick, len(task.tiles))
+    return accumulate(run, columns, task.tiles, blocks, shift, block_rows, dtype, on_batch)
 
 
 def _tick(tick: Callable[[int], object], tiles: int, rows: int) -> None:

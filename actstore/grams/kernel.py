@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import NonFiniteError
-from actstore.grams.columns import Columns
+from actstore.grams.columns import Column, Columns
 from actstore.grams.source import RowSource
 from actstore.grams.threads import one_blas_thread
 
@@ -66,13 +66,14 @@ def accumulate(
     tiles: Sequence[Tile],
     blocks: Sequence[Any],
     shift: Mapping[int, np.ndarray],
+    batch_rows: int,
     dtype: str = "float64",
-    on_block: Callable[[int], object] | None = None,
+    on_batch: Callable[[int], object] | None = None,
 ) -> Partial:
     """Stream row blocks into tiles.
 
     The shift is subtracted in float64 before the product, which keeps the digits that a large
-    mean would cost. Buffers are allocated once; the next block is read while this one is
+    mean would cost. Buffers are allocated once; the next rows are read while these are
     multiplied; sums are float64 whatever the products are.
 
     Parameters
@@ -83,10 +84,12 @@ def accumulate(
         Each is written by this call alone.
     blocks : sequence of row blocks
     shift : mapping from column number to (width,) float64
+    batch_rows : int
+        Most rows multiplied at once; neighbouring blocks are put together up to it.
     dtype : {"float64", "float32"}
         Of the products.
-    on_block : callable, optional
-        Told the number of rows done, block by block; what it raises ends the work.
+    on_batch : callable, optional
+        Told the number of rows done, batch by batch; what it raises ends the work.
 
     Returns
     -------
@@ -102,16 +105,20 @@ def accumulate(
     place = {k: slice(int(e) - columns[k].width, int(e)) for k, e in zip(needed, ends, strict=True)}
     span = {tile: slice(place[tile.start].start, place[tile.stop - 1].stop) for tile in tiles}
 
-    rows = max((_n_rows(block) for block in blocks), default=0)
-    raw = [[np.empty((rows, columns[k].width), READ_AS[run.dtype]) for k in needed] for _ in "ab"]
-
-    def read(block: Any, buffers: list[np.ndarray]) -> list[np.ndarray]:
-        return [
-            run.read(columns[k].site, columns[k].layer, block, out=out[: _n_rows(block)])
-            for k, out in zip(needed, buffers, strict=True)
-        ]
-
+    batches = batched(blocks, batch_rows)
+    rows = max((sum(map(_n_rows, batch)) for batch in batches), default=0)
+    raw = [np.empty((rows, columns[k].width), READ_AS[run.dtype]) for k in needed]
     buffer = np.empty((rows, int(ends[-1])), dtype)
+
+    def read(batch: Sequence[Any]) -> int:
+        at = 0
+        for block in batch:
+            end = at + _n_rows(block)
+            for k, out in zip(needed, raw, strict=True):
+                run.read(columns[k].site, columns[k].layer, block, out=out[at:end])
+            at = end
+        return at
+
     shapes = {tile: (columns[tile.row].width, span[tile].stop - span[tile].start) for tile in tiles}
     scratch = np.empty(max(a * b for a, b in shapes.values()), dtype)
     partial = Partial(
@@ -119,49 +126,59 @@ def accumulate(
         {tile.row: np.zeros(columns[tile.row].width) for tile in tiles if tile.diagonal},
     )
     # Of what is not finite, the owner of the diagonal tells with its place.
-    with one_blas_thread(), np.errstate(invalid="ignore", over="ignore"):
-        for block, values in _prefetched(read, blocks, raw):
-            n = _n_rows(block)
-            for k, value in zip(needed, values, strict=True):
-                np.subtract(value, shift[k], out=buffer[:n, place[k]], casting="same_kind")
+    with (
+        one_blas_thread(),
+        np.errstate(invalid="ignore", over="ignore"),
+        ThreadPoolExecutor(1, thread_name_prefix="actstore-read") as reader,
+    ):
+        ahead = reader.submit(read, batches[0]) if batches else None
+        for number, batch in enumerate(batches):
+            assert ahead is not None
+            n = ahead.result()
+            for k, values in zip(needed, raw, strict=True):
+                np.subtract(values[:n], shift[k], out=buffer[:n, place[k]], casting="same_kind")
             for k, total in partial.sums.items():
                 found = np.add.reduce(buffer[:n, place[k]], axis=0, dtype=np.float64)
                 if not np.isfinite(found).all():
-                    raise _non_finite(run, columns[k], values[needed.index(k)], block)
+                    raise _non_finite(run, columns[k], batch)
                 total += found
+            if number + 1 < len(batches):
+                ahead = reader.submit(read, batches[number + 1])
             for tile, total in partial.tiles.items():
                 height, width = shapes[tile]
                 product = scratch[: height * width].reshape(height, width)
                 left = buffer[:n, place[tile.row]]
                 np.matmul(left.T, buffer[:n, span[tile]], out=product)
                 np.add(total, product, out=total)
-            if on_block is not None:
-                on_block(n)
+            if on_batch is not None:
+                on_batch(n)
     return partial
 
 
-def _prefetched(
-    read: Callable[[Any, list[np.ndarray]], list[np.ndarray]],
-    blocks: Sequence[Any],
-    buffers: Sequence[list[np.ndarray]],
-) -> Iterator[tuple[Any, list[np.ndarray]]]:
-    """Each block with what was read of it, one reading ahead into the other set of buffers."""
-    with ThreadPoolExecutor(1, thread_name_prefix="actstore-read") as reader:
-        ahead = reader.submit(read, blocks[0], buffers[0]) if blocks else None
-        for number, block in enumerate(blocks):
-            assert ahead is not None
-            values = ahead.result()
-            if number + 1 < len(blocks):
-                ahead = reader.submit(read, blocks[number + 1], buffers[(number + 1) % 2])
-            yield block, values
+def batched(blocks: Sequence[Any], rows: int) -> list[list[Any]]:
+    """Neighbouring row blocks put together, up to `rows` rows: a selection's blocks may be small,
+    and short products are slow."""
+    batches: list[list[Any]] = []
+    held = 0
+    for block in blocks:
+        if not batches or held + _n_rows(block) > rows:
+            batches.append([])
+            held = 0
+        batches[-1].append(block)
+        held += _n_rows(block)
+    return batches
 
 
 def _n_rows(block: Any) -> int:
     return int(block.out.stop - block.out.start)
 
 
-def _non_finite(run: RowSource, column: Any, values: np.ndarray, block: Any) -> NonFiniteError:
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=1)) + block.out.start
+def _non_finite(run: RowSource, column: Column, batch: Sequence[Any]) -> NonFiniteError:
+    bad: list[int] = []
+    for block in batch:
+        values = run.read(column.site, column.layer, block)
+        rows = np.flatnonzero(~np.isfinite(values).all(axis=1)) + block.out.start
+        bad += rows.tolist()
     shown = ", ".join(map(str, bad[:5])) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
     return NonFiniteError(
         f"{run.model}/{run.corpus}: {column.site} layer {column.layer} has NaN or infinity in "

@@ -16,7 +16,7 @@ from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores
 
 TILE_WIDTH = 3072
-BUFFER_BYTES = 96 << 20
+BUFFER_BYTES = 256 << 20
 BLOCK_ROWS = (256, 512, 1024, 2048, 4096)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -110,7 +110,7 @@ class Plan:
         does not come into it."""
         product = 4 if self.dtype == "float32" else 8
         widest = sorted((_width(self.columns, t.columns) for t in self.tasks), reverse=True)
-        buffers = self.block_rows * sum(widest[: self.workers]) * (product + 2 * self.itemsize)
+        buffers = self.block_rows * sum(widest[: self.workers]) * (product + self.itemsize)
         scratch = product * TILE_WIDTH * max(c.width for c in self.columns) * self.workers
         return self.gram_bytes * self.row_ranges + buffers + scratch
 
@@ -166,11 +166,14 @@ def make_plan(
         raise GramError(f"{run.model}/{run.corpus} has no samples in view: nothing to add up")
     budget = None if memory is None else parse_size(memory)
     workers = workers or available_cores()
+    itemsize = np.dtype(READ_AS[run.dtype]).itemsize
 
     def attempt(workers: int, rows: int | None) -> Plan:
         shares = _share_tiles(columns, workers)
         widest = max(_width(columns, _columns_of(share)) for share in shares)
-        fitting = [n for n in BLOCK_ROWS if n * widest * 8 <= BUFFER_BYTES and n >= 512]
+        fitting = [
+            n for n in BLOCK_ROWS if n * widest * (8 + itemsize) <= BUFFER_BYTES and n >= 512
+        ]
         rows = rows or (fitting[-1] if fitting else 512)
         blocks = len(run.row_blocks(rows))
         cuts = np.linspace(0, blocks, min(row_ranges, blocks) + 1).astype(int).tolist()
@@ -186,7 +189,7 @@ def make_plan(
             blocks,
             workers,
             dtype,
-            np.dtype(READ_AS[run.dtype]).itemsize,
+            itemsize,
             tuple(tasks),
             len(cuts) - 1,
         )

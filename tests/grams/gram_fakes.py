@@ -13,7 +13,7 @@ import zarr
 
 @dataclass(frozen=True)
 class Block:
-    rows: np.ndarray
+    rows: slice
     out: slice
 
 
@@ -48,7 +48,7 @@ class MemoryRun:
             end = min(shard + self.shard_rows, self.n_samples)
             for start in range(shard, end, max_rows):
                 stop = min(start + max_rows, end)
-                blocks.append(Block(np.arange(start, stop), slice(start, stop)))
+                blocks.append(Block(slice(start, stop), slice(start, stop)))
         return blocks
 
     def read(
