@@ -15,7 +15,7 @@ from actstore.grams.kernel import READ_AS, Tile
 from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores
 
-TILE_WIDTH = 3072
+TILE_WIDTH = 1536
 BUFFER_BYTES = 256 << 20
 BLOCK_ROWS = (256, 512, 1024, 2048, 4096)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
