@@ -56,6 +56,10 @@ class StoreVersionError(StoreError):
     """The store was written by another version of the on-disk format."""
 
 
+class ExistingRunError(StoreError, FileExistsError):
+    """The store has a run of that name already."""
+
+
 class IncompleteError(StoreError):
     """The run is only partly written, and the request needs all of it."""
 

@@ -7,6 +7,7 @@ from actstore.store.catalog import Store, open
 from actstore.store.resume import resume_run
 from actstore.store.rows import RowBlock
 from actstore.store.run import Run
+from actstore.store.sharing import Share
 from actstore.store.verify import Problem
 from actstore.store.writer import RunWriter
 
@@ -16,6 +17,7 @@ __all__ = [
     "Run",
     "RunBuilder",
     "RunWriter",
+    "Share",
     "Store",
     "create_run",
     "open",

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -138,11 +138,11 @@ class LocalBackend:
         with _scan(self.path(key)) as entries:
             return sorted(e.name for e in entries if e.is_dir())
 
-    def clear_partial(self, key: str) -> None:
+    def clear_partial(self, key: str, names: Collection[str] | None) -> None:
         """Remove what an interrupted write left below a folder."""
         for folder, _, files in os.walk(self.path(key)):
             for name in files:
-                if name.endswith(PARTIAL):
+                if name.endswith(PARTIAL) and (names is None or name[: -len(PARTIAL)] in names):
                     Path(folder, name).unlink(missing_ok=True)
 
 
@@ -272,10 +272,10 @@ def location(backend: Backend) -> str:
     return str(backend.root) if backend.root is not None else str(backend.zarr)
 
 
-def clear_partial(backend: Backend, key: str) -> None:
-    """Remove what an interrupted write left below a folder."""
+def clear_partial(backend: Backend, key: str, names: Collection[str] | None = None) -> None:
+    """Remove what an interrupted write of these names, or of any, left below a folder."""
     if isinstance(backend, LocalBackend):
-        backend.clear_partial(key)
+        backend.clear_partial(key, names)
 
 
 @contextlib.contextmanager

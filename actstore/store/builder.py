@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from actstore.errors import StoreError
+from actstore.errors import ExistingRunError, StoreError
 from actstore.store.arrays import add_request
 from actstore.store.backend import Backend, backend_for, location, put_all
 from actstore.store.columns import ColumnWriter
 from actstore.store.dtypes import stored_dtype
-from actstore.store.folders import clear_plan, commit_record, explained, lock_run, prepare
+from actstore.store.folders import (
+    check_room,
+    clear_plan,
+    commit_record,
+    explained,
+    lock_run,
+    prepare,
+)
 from actstore.store.layout import (
     COLUMN_CHUNK,
     ITEM_CHUNK,
@@ -40,8 +47,10 @@ def create_run(store: Any, model: str, corpus: str) -> RunBuilder:
 
     Raises
     ------
+    ExistingRunError
+        A run of that name exists.
     StoreError
-        A run of that name exists, or the place holds something else.
+        The place holds something else.
     LockedError
         Another process is writing it.
     """
@@ -52,7 +61,7 @@ def create_run(store: Any, model: str, corpus: str) -> RunBuilder:
         lock = lock_run(backend, name)
         try:
             if load_record(backend, name) is not None:
-                raise StoreError(
+                raise ExistingRunError(
                     f"{name} exists in {location(backend)}: resume it, remove it first, or use "
                     "another name"
                 )
@@ -168,6 +177,11 @@ class RunBuilder:
             ``float32``, ``float16`` or ``bfloat16``.
         shard_rows : int, optional
             Rows of a shard; by default about 1/32 of the run and chunks of at most 64 MB.
+
+        Raises
+        ------
+        StoreError
+            No sample was planned, or the disk has too little room for the rows.
         """
         if self.n_samples == 0:
             raise StoreError(f"{self._name}: no sample was planned, so there is nothing to store")
@@ -192,9 +206,11 @@ class RunBuilder:
                 content={column.key[prefix:]: column.close() for column in columns},
             )
             record = add_request(self._backend, record, sites, wanted)
+            writer = RunWriter(self._backend, record, record.requests[-1], self._lock)
+            check_room(self._backend, writer.pending_bytes, self._name)
             self._backend.sync_tree(self._name)
             commit_record(self._backend, record)
-        return RunWriter(self._backend, record, record.requests[-1], self._lock)
+        return writer
 
     def close(self) -> None:
         """Give the plan up: what was written is removed and the lock released."""

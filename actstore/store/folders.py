@@ -115,6 +115,29 @@ def explained(what: str, backend: Backend, safe: str = "") -> Iterator[None]:
         raise StoreError(f"{what}: {reason}{path}{'. ' if safe else ''}{safe}") from error
 
 
+def free_bytes(backend: Backend) -> int | None:
+    """Bytes that may still be written where the store is; None where that is not known.
+
+    The store's folder need not be there yet.
+    """
+    folder = backend.root
+    while folder is not None:
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(folder).free
+        folder = folder.parent if folder.parent != folder else None
+    return None
+
+
+def check_room(backend: Backend, nbytes: int, what: str) -> None:
+    """StoreError where the disk has less room than `nbytes`."""
+    free = free_bytes(backend)
+    if free is not None and nbytes > free:
+        raise StoreError(
+            f"{what} needs {nbytes:,} bytes in {location(backend)}, but only {free:,} are free: "
+            "make room, store fewer layers or samples, or a shorter dtype"
+        )
+
+
 def _free(backend: Backend) -> str:
     if backend.root is None:
         return ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 from actstore.errors import CorruptionError, KeyMismatchError
 from actstore.store.arrays import add_request, later_arrays
-from actstore.store.backend import Backend, backend_for, location, put_all
+from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
 from actstore.store.folders import (
     check_root,
     clear_leftovers,
@@ -17,8 +18,10 @@ from actstore.store.folders import (
     explained,
     lock_run,
 )
-from actstore.store.layout import check_label, run_key
+from actstore.store.layout import JOURNAL, check_label, chunk_name, journal_name, run_key
+from actstore.store.lock import FolderLock, ShardLocks
 from actstore.store.record import Record, SiteLike
+from actstore.store.sharing import Share, join_run, lock_shards, preparing
 from actstore.store.stored import StoredRun, load_record
 from actstore.store.verify import Problem, chunk_problems, group_files
 from actstore.store.writer import RunWriter
@@ -34,12 +37,13 @@ def resume_run(
     sites: Mapping[str, SiteLike],
     dtype: str,
     check: Literal["exists", "full"] = "exists",
+    share: Share | None = None,
 ) -> RunWriter | None:
     """A writer for what a run still lacks; None if there is no such run.
 
-    An unfinished plan is cleared, and counts as no run. Sites and layers that the run does
-    not have yet are added to it; its readers see them once they cover its rows. Chunks that
-    are missing or bad become pending again.
+    An unfinished plan is cleared (by a writer of the whole run), and counts as no run. Sites and
+    layers that the run does not have yet are added to it; its readers see them once they cover
+    its rows. Chunks that are missing or bad become pending again.
 
     Parameters
     ----------
@@ -49,13 +53,16 @@ def resume_run(
         As for `RunBuilder.finish`.
     check : {"exists", "full"}
         How committed chunks are checked: that they are there with their size, or every byte.
+    share : Share, optional
+        Write these shards only, beside writers of the other shares. In a store that is not local
+        there are no locks: each share must have one writer.
 
     Raises
     ------
     KeyMismatchError
         Saying which entries differ.
     LockedError
-        Another process is writing it.
+        Another process is writing it, or one of the share's shards.
     CorruptionError
         Its record or coordinates are damaged, which only a copy can restore.
     """
@@ -68,27 +75,94 @@ def resume_run(
     if backend.get(f"{name}/zarr.json") is None and not backend.folders(name):
         return None
     with explained(f"{name} cannot be resumed in {location(backend)}", backend):
-        lock = lock_run(backend, name)
-        try:
+        lock = lock_run(backend, name) if share is None else join_run(backend, name)
+        with ExitStack() as held:
+            held.callback(lock.close)
             record = load_record(backend, name)
             if record is None:
-                clear_plan(backend, name)
-                lock.close()
+                if share is None:
+                    clear_plan(backend, name)
                 return None
-            _check_key(record, key, dtype)
-            clear_leftovers(backend, name)
-            _restore_metadata(backend, record)
-            _clear_bad(StoredRun(backend, record), full=check == "full")
             request = {site: sorted({int(n) for n in layers}) for site, layers in wanted.items()}
-            if request not in record.requests:
-                wider = add_request(backend, record, sites, request)
-                if RunWriter(backend, wider, request, lock).pending():
-                    record = wider
-                    commit_record(backend, record)
-            return RunWriter(backend, record, request, lock)
+            prepared = _Preparation(backend, key, request, sites, dtype, check == "full")
+            writer: RunWriter | None
+            if share is None:
+                clear_leftovers(backend, name)
+                writer = prepared.writer(record, lock)
+            else:
+                with preparing(backend, name):
+                    writer = prepared.shared(name, lock, share)
+            held.pop_all()
+            return writer
+
+
+class _Preparation:
+    """What is looked after before a run is gone on with."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        key: Mapping[str, Any],
+        request: dict[str, list[int]],
+        sites: Mapping[str, SiteLike],
+        dtype: str,
+        full: bool,
+    ) -> None:
+        self._backend = backend
+        self._key = key
+        self._request = request
+        self._sites = sites
+        self._dtype = dtype
+        self._full = full
+
+    def writer(self, record: Record, lock: FolderLock) -> RunWriter:
+        """The writer of the whole run."""
+        _check_key(record, self._key, self._dtype)
+        self._restore_metadata(record, whole=True)
+        _clear_bad(StoredRun(self._backend, record), None, full=self._full)
+        return RunWriter(self._backend, self._extended(record, lock), self._request, lock)
+
+    def shared(self, name: str, lock: FolderLock, share: Share) -> RunWriter | None:
+        """The writer of a share; what others are writing is left alone."""
+        record = load_record(self._backend, name)
+        if record is None:
+            return None
+        _check_key(record, self._key, self._dtype)
+        self._restore_metadata(record, whole=False)
+        shards = share.shards(record.n_shards)
+        locks = lock_shards(self._backend, name, shards)
+        try:
+            clear_partial(self._backend, name, _files(record, shards))
+            _clear_bad(StoredRun(self._backend, record), set(shards), full=self._full)
+            record = self._extended(record, lock)
+            return RunWriter(self._backend, record, self._request, lock, locks, shards=shards)
         except BaseException:
-            lock.close()
+            locks.close()
             raise
+
+    def _extended(self, record: Record, lock: FolderLock | ShardLocks) -> Record:
+        """The record, with the request added where something of it is not there yet."""
+        if self._request in record.requests:
+            return record
+        wider = add_request(self._backend, record, self._sites, self._request)
+        if not RunWriter(self._backend, wider, self._request, lock).pending():
+            return record
+        commit_record(self._backend, wider)
+        return wider
+
+    def _restore_metadata(self, record: Record, *, whole: bool) -> None:
+        """Write again what follows from the record, where it is not as it was."""
+        backend = self._backend
+        files = {k: d for k, d in group_files(record).items() if backend.get(k) != d}
+        if not whole:
+            # Other writers hold locks on this very file.
+            files.pop(f"{record.name}/{JOURNAL}/zarr.json", None)
+        for name, site in record.sites.items():
+            for key, data in later_arrays(record, name, site).items():
+                path = f"{record.name}/{key}/zarr.json"
+                if backend.get(path) != data and _sha256(data) == record.metadata[key]:
+                    files[path] = data
+        put_all(backend, files)
 
 
 def _check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
@@ -102,27 +176,29 @@ def _check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
         )
 
 
-def _restore_metadata(backend: Backend, record: Record) -> None:
-    """Write again what follows from the record, where it is not as it was."""
-    files = {k: d for k, d in group_files(record).items() if backend.get(k) != d}
-    for name, site in record.sites.items():
-        for key, data in later_arrays(record, name, site).items():
-            path = f"{record.name}/{key}/zarr.json"
-            if backend.get(path) != data and _sha256(data) == record.metadata[key]:
-                files[path] = data
-    put_all(backend, files)
+def _files(record: Record, shards: list[int]) -> set[str]:
+    """Names of the files that belong to some shards."""
+    sizes = {site.size for site in record.sites.values()}
+    return {
+        name
+        for shard in shards
+        for name in (
+            journal_name(shard),
+            *(chunk_name(n, shard) for n in range(max(sizes, default=0))),
+        )
+    }
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _clear_bad(stored: StoredRun, *, full: bool) -> None:
-    """Take bad chunks out of the journal, so that they are pending again."""
+def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -> None:
+    """Take bad chunks, of some shards or of all, out of the journal: they are pending again."""
     problems: list[Problem] = list(stored.problems)
     if full:
         known = {(p.site, p.layer, p.shard) for p in problems}
-        found = chunk_problems(stored.backend, stored.record, stored.journal)
+        found = chunk_problems(stored.backend, stored.record, stored.journal, only)
         problems += [p for p in found if (p.site, p.layer, p.shard) not in known]
     lasting = [p for p in problems if p.site is None]
     if lasting:
@@ -132,6 +208,8 @@ def _clear_bad(stored: StoredRun, *, full: bool) -> None:
         )
     shards = sorted({p.shard for p in problems if p.shard is not None})
     for shard in shards:
+        if only is not None and shard not in only:
+            continue
         entries = {}
         for problem in problems:
             if problem.shard == shard and problem.site is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -103,12 +103,15 @@ def group_files(record: Record) -> dict[str, bytes]:
     }
 
 
-def chunk_problems(backend: Backend, record: Record, journal: Journal) -> Iterator[Problem]:
-    """Every committed chunk, read whole and compared with the journal."""
+def chunk_problems(
+    backend: Backend, record: Record, journal: Journal, shards: Collection[int] | None = None
+) -> Iterator[Problem]:
+    """Every committed chunk, of all shards or of some, read whole and compared with the journal."""
     wanted = [
         (site, layer, shard)
         for site in record.sites
         for layer, shard in np.argwhere(journal.committed(site)).tolist()
+        if shards is None or shard in shards
     ]
 
     def check(at: tuple[str, int, int]) -> str | None:

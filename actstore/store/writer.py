@@ -11,12 +11,12 @@ import zarr
 
 from actstore.errors import StoreError
 from actstore.store.backend import Backend
-from actstore.store.chunks import encode
+from actstore.store.chunks import chunk_bytes, encode
 from actstore.store.dtypes import check_values
-from actstore.store.folders import explained
+from actstore.store.folders import check_room, explained
 from actstore.store.journal import Journal
 from actstore.store.layout import chunk_name
-from actstore.store.lock import FolderLock
+from actstore.store.lock import FolderLock, ShardLocks
 from actstore.store.record import Record
 from actstore.store.sequences import Sequences
 
@@ -29,13 +29,20 @@ _THREADS = 4
 class RunWriter:
     """Writes the rows of one request, a shard at a time and in any order.
 
-    Leave it as a context manager, or call `close`, to release the lock.
+    Leave it as a context manager, or call `close`, to release the locks.
 
     Attributes
     ----------
     n_samples, n_shards : int
     request : dict of str to list of int
         Site to layers or blocks that each `write` brings.
+
+    Parameters
+    ----------
+    locks
+        Held until `close`.
+    shards : sequence of int, optional
+        Those that are this writer's; by default all.
     """
 
     def __init__(
@@ -43,11 +50,14 @@ class RunWriter:
         backend: Backend,
         record: Record,
         request: Mapping[str, Sequence[int]],
-        lock: FolderLock,
+        *locks: FolderLock | ShardLocks,
+        shards: Sequence[int] | None = None,
     ) -> None:
         self._backend = backend
         self._record = record
-        self._lock = lock
+        self._locks = locks
+        self._owned = np.zeros(record.n_shards, bool)
+        self._owned[slice(None) if shards is None else shards] = True
         self._journal = Journal(backend, record)
         self._sequences = Sequences(backend, record)
         self.request = {site: list(layers) for site, layers in request.items()}
@@ -74,11 +84,29 @@ class RunWriter:
         return self._record.name
 
     def pending(self) -> list[int]:
-        """Shards that still lack any (site, layer) of the request."""
-        done = np.ones(self.n_shards, bool)
-        for site, layers in self.request.items():
-            done &= self._journal.committed(site)[layers].all(axis=0)
-        return [int(shard) for shard in np.flatnonzero(~done)]
+        """This writer's shards that still lack any (site, layer) of the request."""
+        return [int(shard) for shard in np.flatnonzero(self._owned & ~self._done())]
+
+    @property
+    def pending_chunks(self) -> dict[str, int]:
+        """How many chunks of each site this writer still has to write."""
+        return {
+            site: int((~self._journal.committed(site)[layers][:, self._owned]).sum())
+            for site, layers in self.request.items()
+        }
+
+    @property
+    def pending_bytes(self) -> int:
+        """Size of the chunks that this writer still has to write."""
+        record = self._record
+        return sum(
+            n * chunk_bytes(record.shard_rows, record.sites[site].width, record.stored)
+            for site, n in self.pending_chunks.items()
+        )
+
+    def check_room(self) -> None:
+        """StoreError where the disk has too little room for what is pending."""
+        check_room(self._backend, self.pending_bytes, self.name)
 
     def shard_samples(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
         """Sequence numbers (int64) and positions (int32) of a shard's rows."""
@@ -144,14 +172,22 @@ class RunWriter:
         return Run.load(self._backend, self.name)
 
     def close(self) -> None:
-        """Release the lock."""
-        self._lock.close()
+        """Release the locks."""
+        for lock in self._locks:
+            lock.close()
 
     def __enter__(self) -> RunWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _done(self) -> np.ndarray:
+        """(n_shards,) bool: committed for all of the request."""
+        done = np.ones(self.n_shards, bool)
+        for site, layers in self.request.items():
+            done &= self._journal.committed(site)[layers].all(axis=0)
+        return done
 
     def _put(self, shard: int, site: str, layer: int, values: np.ndarray) -> tuple[int, int]:
         data, checksum = encode(values, self._record.shard_rows, self._record.stored)
@@ -173,7 +209,7 @@ class RunWriter:
                 return
 
     def _safe(self) -> str:
-        done = self.n_shards - len(self.pending())
+        done = int(self._done().sum())
         return (
             f"The {done} committed of {self.n_shards} shards are safe; make room or lift the "
             "limit, and run the same call again to resume"
@@ -184,6 +220,8 @@ class RunWriter:
             raise StoreError(
                 f"shard {shard} asked for, but {self.name} has shards 0…{self.n_shards - 1}"
             )
+        if not self._owned[shard]:
+            raise StoreError(f"shard {shard} of {self.name} belongs to another writer")
         return self._record.shard_range(shard)
 
     def _check_shapes(self, arrays: Mapping[str, Any], rows: int) -> None:
