@@ -68,8 +68,8 @@ def report(train: actstore.Run, test: actstore.Run, options: argparse.Namespace)
     flops = plan.flops * (train.n_samples + test.n_samples) / train.n_samples
     print(
         f"{options.layers} layers × {options.width} × {options.rows:,} rows ({options.dtype}), "
-        f"maps and r² on {options.held_out:,} more rows\nscikit-learn timed on {len(sample)} pairs: "
-        f"{min(seconds):.2f}…{max(seconds):.2f} s each"
+        f"maps and r² on {options.held_out:,} more rows\n"
+        f"scikit-learn timed on {len(sample)} pairs: {min(seconds):.2f}…{max(seconds):.2f} s each"
     )
     for way, measured in ours.items():
         number = len(pairs) * (1 if way == "all" else 2)

@@ -260,3 +260,12 @@ def test_a_good_gram_alone_does_not_warn() -> None:
         maps = fit(alone)
     assert {m.method for m in maps.values()} == {"cholesky"}
     assert 1 <= maps[0, 1].condition < 1e3
+
+
+def test_float32_products_give_rougher_maps_and_say_so() -> None:
+    run = run_of(n=400, width=8)
+    rough, exact = fit(gram(run, precision="float32")), fit(run)
+    assert rough.provenance["precision"] == "float32"
+    x = layer(run, 0)
+    error = np.abs(x @ (rough[0, 2].matrix - exact[0, 2].matrix)).max()
+    assert 1e-12 < error / np.abs(layer(run, 2)).max() < 1e-4
