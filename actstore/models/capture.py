@@ -27,7 +27,11 @@ class _Sink:
     scale: float = 1.0
 
     def take(self, states: torch.Tensor, rows: torch.Tensor) -> None:
-        picked = rows_of(states).index_select(0, rows.to(states.device))
+        there = rows_of(states)
+        if self.scale == 1.0 and (there.device, there.dtype) == (self.into.device, self.into.dtype):
+            torch.index_select(there, 0, rows, out=self.into)
+            return
+        picked = there.index_select(0, rows)
         if self.scale != 1.0:
             picked = picked * self.scale
         self.into.copy_(picked, non_blocking=True)

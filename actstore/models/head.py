@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,17 +15,17 @@ from actstore.models.running import StopForward, hooked
 from actstore.models.tensors import agreement, gap
 
 
-class _Handed:
-    """Stands for the base module's output: our states, and nothing else."""
+class _Handed(OrderedDict[str, torch.Tensor]):
+    """Stands for the base module's output, of whichever class: our states, and nothing else."""
 
-    def __init__(self, states: torch.Tensor) -> None:
-        self.last_hidden_state = states
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
-    def __getitem__(self, index: Any) -> Any:
-        return (self.last_hidden_state,)[index]
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
 
-    def __getattr__(self, name: str) -> None:
-        return None
+    def to_tuple(self) -> tuple[torch.Tensor, ...]:
+        return tuple(self.values())
 
 
 class Head:
@@ -125,7 +126,7 @@ class Head:
 def _answering(base: nn.Module, states: torch.Tensor) -> Iterator[None]:
     """Let ``base`` answer every call with ``states`` for a while."""
     before = base.__dict__.get("forward")
-    base.__dict__["forward"] = lambda *args, **kwargs: _Handed(states)
+    base.__dict__["forward"] = lambda *args, **kwargs: _Handed(last_hidden_state=states)
     try:
         yield
     finally:

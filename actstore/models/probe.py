@@ -77,7 +77,9 @@ def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
     runner = model if has_head else stack.base
     with foreign_hooks_removed(model):
         trace = trace_forward(
-            stack, lambda: call_with_ids(runner, ids, None, device, output_hidden_states=True)
+            stack,
+            lambda: call_with_ids(runner, ids, None, device, output_hidden_states=True),
+            (int(ids.shape[0]), int(ids.shape[1])),
         )
     _check_finite(stack, trace)
     _check_chaining(stack, trace)
@@ -218,10 +220,10 @@ def _check_alone(
     expected = torch.cat([alone.cpu(), full.cpu()])
     compare = gap if found.dtype in (torch.float32, torch.float64) else typical_gap
     distance = compare(together, expected)
-    if distance > agreement(found.dtype):
+    if distance > agreement(found.dtype) / 5:
         raise UnsupportedModelError(
-            f"check 'alone' failed: states in a padded batch differ from the same tokens run "
-            f"alone by {distance:.2g} of their norm; another attn_implementation may help"
+            f"check 'alone' failed: padding moves states by {distance:.2g} of their norm against "
+            "the same tokens run alone; another attn_implementation or dtype='float32' may help"
         )
 
 

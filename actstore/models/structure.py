@@ -58,7 +58,7 @@ def find_stack(model: Any) -> Stack:
         found, inner = family.blocks(outer, config)
         blocks = tuple(found)
     else:
-        inner, blocks = _find_blocks(outer, config, family)
+        inner, blocks = _find_blocks(outer, config, family, model.config.model_type)
         inner += ".*"
     prefix = _path_of(model, outer)
     pattern = f"{prefix}.{inner}".lstrip(".")
@@ -86,10 +86,19 @@ def _path_of(model: Any, wanted: Any) -> str:
 
 
 def _text_part(model: Any, family: Family) -> Any:
-    """The module to search for blocks: the registered one, the encoder, or the base model."""
+    """The module to search for blocks: registered, the encoder, the text part, or the base."""
+    from transformers import PreTrainedModel
+
     if family.base is not None:
         return model.base_model.get_submodule(family.base)
-    return model.get_encoder() if model.config.is_encoder_decoder else model.base_model
+    if model.config.is_encoder_decoder:
+        return model.get_encoder()
+    text = model.config.get_text_config()
+    if text is not model.config:
+        for part in model.modules():
+            if isinstance(part, PreTrainedModel) and part.config.model_type == text.model_type:
+                return part
+    return model.base_model
 
 
 def _innermost_model(model: Any, outer: Any, pattern: str) -> Any:
@@ -111,8 +120,9 @@ def _innermost_model(model: Any, outer: Any, pattern: str) -> Any:
     return base
 
 
-def _find_blocks(base: Any, config: Any, family: Family) -> tuple[str, tuple[nn.Module, ...]]:
-    kind = config.model_type
+def _find_blocks(
+    base: Any, config: Any, family: Family, kind: str
+) -> tuple[str, tuple[nn.Module, ...]]:
     lists = {name: m for name, m in base.named_modules() if isinstance(m, nn.ModuleList)}
     if isinstance(family.blocks, str):
         if family.blocks not in lists:

@@ -51,8 +51,8 @@ class Trace:
     result: Any = None
 
 
-def trace_forward(stack: Stack, run: Callable[[], Any]) -> Trace:
-    """Call ``run`` and write down what the stack's modules saw.
+def trace_forward(stack: Stack, run: Callable[[], Any], shape: tuple[int, int]) -> Trace:
+    """Call ``run`` and write down what the stack's modules saw of a batch of this shape.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def trace_forward(stack: Stack, run: Callable[[], Any]) -> Trace:
         The blocks did not each run once, in order, on one hidden state.
     """
     trace = Trace()
-    recorder = _Recorder(stack, trace)
+    recorder = _Recorder(stack, trace, shape)
     with hooked(*recorder.handles):
         trace.result = run()
     if len(trace.leaving) != len(stack.blocks):
@@ -74,8 +74,8 @@ def trace_forward(stack: Stack, run: Callable[[], Any]) -> Trace:
 class _Recorder:
     """The hooks of a trace and the little state they share."""
 
-    def __init__(self, stack: Stack, trace: Trace) -> None:
-        self.stack, self.trace = stack, trace
+    def __init__(self, stack: Stack, trace: Trace, shape: tuple[int, int]) -> None:
+        self.stack, self.trace, self.shape = stack, trace, shape
         self.open: list[Call] = []
         self.finished = False
         self.handles: list[Any] = []
@@ -104,24 +104,25 @@ class _Recorder:
                 f"check 'blocks' failed: the blocks of {self.stack.pattern} do not run once each "
                 f"in the order of the list (call {number})"
             )
-        if given is None or given.ndim != 3:
-            shape = "nothing" if given is None else f"shape {tuple(given.shape)}"
-            raise UnsupportedModelError(
-                f"check 'stream' failed: block {number} of {self.stack.pattern} got {shape}"
-                ", expected (batch, time, width); attn_implementation='sdpa' or 'eager' may help"
-            )
+        given = self._checked(given, f"block {number} of {self.stack.pattern} got")
         self.trace.entering.append(given.clone())
         self.trace.inside.append([])
 
     def _leave_block(self, module: nn.Module, args: Any, output: Any) -> None:
         returned = hidden_output(output)
-        if returned is None:
-            raise UnsupportedModelError(
-                f"check 'stream' failed: a block of {self.stack.pattern} returned "
-                f"{type(output).__name__}, expected a tensor or a tuple that begins with one"
-            )
+        number = len(self.trace.leaving)
+        returned = self._checked(returned, f"block {number} of {self.stack.pattern} returned")
         self.trace.leaving.append(returned.clone())
         self.finished = len(self.trace.leaving) == len(self.stack.blocks)
+
+    def _checked(self, states: torch.Tensor | None, who: str) -> torch.Tensor:
+        if states is None or states.ndim != 3 or states.shape[:2] != self.shape:
+            what = "no hidden states" if states is None else f"shape {tuple(states.shape)}"
+            raise UnsupportedModelError(
+                f"check 'stream' failed: {who} {what}, expected (batch, time, width) with "
+                f"{self.shape} first; attn_implementation='sdpa' or 'eager' may help"
+            )
+        return states
 
     def _enter_inner(self, path: str) -> Callable[..., None]:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:

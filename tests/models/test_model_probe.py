@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from tiny_models import fingers, sequences, tiny
+from tiny_models import fingers, relative, run_base, sequences, tiny
 from torch import nn
 
 from actstore.errors import ModelError, UnsupportedModelError
@@ -92,6 +92,11 @@ def test_weights_that_are_nan():
     assert "layer 2 of transformer.h.* holds NaN" in refused(model, "finite")
 
 
+def test_states_in_another_layout():
+    config = small(hf.XLNetConfig, d_model=32, n_layer=2, n_head=4, d_inner=48)
+    assert "shape (6, 2, 32)" in refused(hf.XLNetLMHeadModel(config).eval(), "stream")
+
+
 def test_a_model_that_needs_more_than_token_ids():
     config = small(hf.XmodConfig, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     assert "Input language unknown" in refused(hf.XmodForMaskedLM(config).eval(), "forward")
@@ -158,6 +163,29 @@ def test_a_decoder_inside_a_wrapper_is_found():
     )
     lm = LanguageModel(hf.WhisperForCausalLM(config).eval())
     assert (lm.causal, lm.has_head, lm.n_blocks) == (True, True, 2)
+
+
+def test_the_text_part_of_a_composite_model_is_found():
+    text = tiny("gemma3").config.to_dict()
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = hf.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=90
+    )
+    torch.manual_seed(0)
+    model = hf.Gemma3ForConditionalGeneration(config).eval()
+    lm = LanguageModel(model)
+    assert lm.sites["resid"].module == "model.language_model.layers.*"
+    ids = sequences(6)[0]
+    states = lm.capture([ids], [np.arange(6)], {"resid": [3]})["resid"][0]
+    own = run_base(model, ids).logits[0].numpy()
+    assert relative(lm.decode(states), own) < 1e-4
 
 
 def test_position_tables_limit_the_length():
