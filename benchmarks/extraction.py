@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import actstore
-from actstore.extraction import batches
+from actstore.extraction.computing import batches
 from benchmarks.harness import measure, table
 from examples import assets
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from actstore.store.builder import RunBuilder, create_run
 from actstore.store.catalog import Store, open
+from actstore.store.folders import free_room, holds
 from actstore.store.resume import resume_run
 from actstore.store.rows import RowBlock
 from actstore.store.run import Run
-from actstore.store.sharing import Share
+from actstore.store.sharing import Share, has_locks
+from actstore.store.table import human_bytes
 from actstore.store.verify import Problem
 from actstore.store.writer import RunWriter
 
@@ -20,6 +22,10 @@ __all__ = [
     "Share",
     "Store",
     "create_run",
+    "free_room",
+    "has_locks",
+    "holds",
+    "human_bytes",
     "open",
     "resume_run",
 ]

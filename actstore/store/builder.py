@@ -13,7 +13,6 @@ from actstore.store.backend import Backend, backend_for, location, put_all
 from actstore.store.columns import ColumnWriter
 from actstore.store.dtypes import stored_dtype
 from actstore.store.folders import (
-    check_room,
     clear_plan,
     commit_record,
     explained,
@@ -160,6 +159,7 @@ class RunBuilder:
         wanted: Mapping[str, Sequence[int]],
         dtype: str,
         shard_rows: int | None = None,
+        reserve: bool = True,
     ) -> RunWriter:
         """Commit the plan and begin to write rows.
 
@@ -177,6 +177,8 @@ class RunBuilder:
             ``float32``, ``float16`` or ``bfloat16``.
         shard_rows : int, optional
             Rows of a shard; by default about 1/32 of the run and chunks of at most 64 MB.
+        reserve : bool
+            Refuse where the disk has too little room for the rows.
 
         Raises
         ------
@@ -207,7 +209,8 @@ class RunBuilder:
             )
             record = add_request(self._backend, record, sites, wanted)
             writer = RunWriter(self._backend, record, record.requests[-1], self._lock)
-            check_room(self._backend, writer.pending_bytes, self._name)
+            if reserve:
+                writer.check_room()
             self._backend.sync_tree(self._name)
             commit_record(self._backend, record)
         return writer

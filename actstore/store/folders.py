@@ -7,9 +7,10 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 from actstore.errors import ActstoreError, StoreError
-from actstore.store.backend import Backend, clear_partial, location, put_all
+from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
 from actstore.store.lock import FolderLock
 from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record, check_format, parse_group
 
@@ -126,6 +127,16 @@ def free_bytes(backend: Backend) -> int | None:
             return shutil.disk_usage(folder).free
         folder = folder.parent if folder.parent != folder else None
     return None
+
+
+def free_room(store: Any) -> int | None:
+    """`free_bytes` where a store (path, URL or zarr Store) is or would be."""
+    return free_bytes(backend_for(store))
+
+
+def holds(store: Any, key: str) -> bool:
+    """Whether a store (path, URL or zarr Store) has a file of that key."""
+    return backend_for(store).size(key) is not None
 
 
 def check_room(backend: Backend, nbytes: int, what: str) -> None:

@@ -66,13 +66,18 @@ class Journal:
             self._backend.sync_folder(folder)
 
 
+def entry_bytes(size: int) -> int:
+    """Bytes of one shard's file in the journal of a site with so many layers or blocks."""
+    return size * 2 * _ENTRY.itemsize + 4
+
+
 def _encode(entries: np.ndarray) -> bytes:
     payload = entries.astype(_ENTRY).tobytes()
     return payload + google_crc32c.value(payload).to_bytes(4, "little")
 
 
 def _decode(data: bytes | None, size: int) -> np.ndarray:
-    expected = size * 2 * _ENTRY.itemsize + 4
+    expected = entry_bytes(size)
     if data is None or len(data) != expected:
         raise ValueError(f"the journal has {len(data or b'')} bytes instead of {expected}")
     if google_crc32c.value(data[:-4]).to_bytes(4, "little") != data[-4:]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from actstore.errors import CorruptionError, StoreError, StoreVersionError
+from actstore.errors import CorruptionError, KeyMismatchError, StoreError, StoreVersionError
 from actstore.store.dtypes import StoredDtype, stored_dtype
 
 FORMAT = 1
@@ -187,6 +187,18 @@ class Record:
                 "content is whole, so rewriting it with zarr's own tools is not safe: restore it"
             )
         return record
+
+
+def check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
+    """KeyMismatchError, saying which entries differ, unless a run was made from `key`."""
+    differences = record.key_differences(key, dtype)
+    if differences:
+        more = len(differences) - 4
+        shown = "; ".join(differences[:4]) + (f"; and {more} more" if more > 0 else "")
+        raise KeyMismatchError(
+            f"{record.name} exists, but was made from something else: {shown}. Use another name "
+            "(model_name=, corpus_name=), or remove the run first"
+        )
 
 
 def group_bytes(attributes: Mapping[str, Any]) -> bytes:

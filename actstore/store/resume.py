@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
 
-from actstore.errors import CorruptionError, KeyMismatchError
+from actstore.errors import CorruptionError
 from actstore.store.arrays import add_request, later_arrays
 from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
 from actstore.store.folders import (
@@ -20,7 +20,7 @@ from actstore.store.folders import (
 )
 from actstore.store.layout import JOURNAL, check_label, chunk_name, journal_name, run_key
 from actstore.store.lock import FolderLock, ShardLocks
-from actstore.store.record import Record, SiteLike
+from actstore.store.record import Record, SiteLike, check_key
 from actstore.store.sharing import Share, join_run, lock_shards, preparing
 from actstore.store.stored import StoredRun, load_record
 from actstore.store.verify import Problem, chunk_problems, group_files
@@ -117,7 +117,7 @@ class _Preparation:
 
     def writer(self, record: Record, lock: FolderLock) -> RunWriter:
         """The writer of the whole run."""
-        _check_key(record, self._key, self._dtype)
+        check_key(record, self._key, self._dtype)
         self._restore_metadata(record, whole=True)
         _clear_bad(StoredRun(self._backend, record), None, full=self._full)
         return RunWriter(self._backend, self._extended(record, lock), self._request, lock)
@@ -127,7 +127,7 @@ class _Preparation:
         record = load_record(self._backend, name)
         if record is None:
             return None
-        _check_key(record, self._key, self._dtype)
+        check_key(record, self._key, self._dtype)
         self._restore_metadata(record, whole=False)
         shards = share.shards(record.n_shards)
         locks = lock_shards(self._backend, name, shards)
@@ -163,17 +163,6 @@ class _Preparation:
                 if backend.get(path) != data and _sha256(data) == record.metadata[key]:
                     files[path] = data
         put_all(backend, files)
-
-
-def _check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
-    differences = record.key_differences(key, dtype)
-    if differences:
-        more = len(differences) - 4
-        shown = "; ".join(differences[:4]) + (f"; and {more} more" if more > 0 else "")
-        raise KeyMismatchError(
-            f"{record.name} exists, but was made from something else: {shown}. Use another name "
-            "(model_name=, corpus_name=), or remove the run first"
-        )
 
 
 def _files(record: Record, shards: list[int]) -> set[str]:

@@ -15,7 +15,7 @@ from actstore.errors import SelectionError, SiteError, StoreError
 from actstore.store.backend import Backend, location
 from actstore.store.layout import CACHE, check_label
 from actstore.store.lazy import read_block, site_array
-from actstore.store.record import digest
+from actstore.store.record import check_key, digest
 from actstore.store.rows import RowBlock, Rows
 from actstore.store.select import coordinate_mask, held_out, narrowed, sample_numbers, spans
 from actstore.store.stored import StoredRun
@@ -116,6 +116,10 @@ class Run:
     def key_differences(self, key: Mapping[str, Any], dtype: str) -> list[str]:
         """Entries in which the run's key is not `key`, in words; empty where it is the same."""
         return self.stored.record.key_differences(key, dtype)
+
+    def check_key(self, key: Mapping[str, Any], dtype: str) -> None:
+        """KeyMismatchError, saying which entries differ, unless the run's key is `key`."""
+        check_key(self.stored.record, key, dtype)
 
     def verify(self) -> list[Problem]:
         """Every problem of the whole run, all at once; every byte on disk is checked."""

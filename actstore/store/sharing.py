@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from actstore.errors import LockedError, StoreError
-from actstore.store.backend import Backend, location
+from actstore.store.backend import Backend, backend_for, location
 from actstore.store.layout import JOURNAL, SEQUENCES
 from actstore.store.lock import FolderLock, ShardLocks
 
@@ -52,6 +53,11 @@ class Share:
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world_size}"
+
+
+def has_locks(store: Any) -> bool:
+    """Whether writers of a store (path, URL or zarr Store) can refuse each other."""
+    return backend_for(store).root is not None
 
 
 def join_run(backend: Backend, name: str) -> FolderLock:

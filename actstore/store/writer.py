@@ -14,7 +14,7 @@ from actstore.store.backend import Backend
 from actstore.store.chunks import chunk_bytes, encode
 from actstore.store.dtypes import check_values
 from actstore.store.folders import check_room, explained
-from actstore.store.journal import Journal
+from actstore.store.journal import Journal, entry_bytes
 from actstore.store.layout import chunk_name
 from actstore.store.lock import FolderLock, ShardLocks
 from actstore.store.record import Record
@@ -71,6 +71,10 @@ class RunWriter:
         return self._record.n_shards
 
     @property
+    def shard_rows(self) -> int:
+        return self._record.shard_rows
+
+    @property
     def model(self) -> str:
         return self._record.model
 
@@ -104,9 +108,27 @@ class RunWriter:
             for site, n in self.pending_chunks.items()
         )
 
+    @property
+    def pending_journal(self) -> tuple[int, int]:
+        """Files of the journal that come with them, and their bytes."""
+        sites = [self._record.sites[site].size for site in self.request]
+        n = len(self.pending())
+        return n * len(sites), n * sum(map(entry_bytes, sites))
+
+    def skip_committed(self, journal: Journal) -> None:
+        """Count as done what another journal of the same plan has; for a forecast only."""
+        for site, entries in journal.entries.items():
+            if site in self._journal.entries:
+                self._journal.entries[site] |= entries
+
     def check_room(self) -> None:
         """StoreError where the disk has too little room for what is pending."""
         check_room(self._backend, self.pending_bytes, self.name)
+
+    def shard_size(self, shard: int) -> int:
+        """Rows of a shard."""
+        start, stop = self._range(shard)
+        return stop - start
 
     def shard_samples(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
         """Sequence numbers (int64) and positions (int32) of a shard's rows."""
