@@ -1,4 +1,4 @@
-"""The command line: ``actstore extract · ls · info · verify · fit · report``.
+"""The command line: ``actstore extract · repair · ls · info · verify · mv · rm · fit · report``.
 
 A thin layer above both packages, a module for each group of commands. Bad input is one line on
 stderr and exit code 2; an interruption is exit code 130, and what was committed stays.
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from actstore import __version__
-from actstore.cli.extracting import add_extract
+from actstore.cli.extracting import add_extract, add_repair
 from actstore.cli.fitting import add_fit, add_report
 from actstore.cli.looking import add_info, add_ls, add_verify
+from actstore.cli.managing import add_mv, add_rm
 from actstore.errors import ActstoreError
 
 __all__ = ["main"]
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 `verify` found problems; 2 bad input; 130 interrupted.
+        0 done; 1 `verify` found problems, `repair` left some, what `extract --dry-run` tells of
+        does not fit, or `rm` was not confirmed; 2 bad input; 130 interrupted.
     """
     arguments = _parser().parse_args(argv)
     arguments.command_line = shlex.join(["actstore", *(sys.argv[1:] if argv is None else argv)])
@@ -58,9 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"actstore {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_extract(commands)
+    add_repair(commands)
     add_ls(commands)
     add_info(commands)
     add_verify(commands)
+    add_mv(commands)
+    add_rm(commands)
     add_fit(commands)
     add_report(commands)
     return parser

@@ -25,7 +25,7 @@ def command(commands: Any, name: str, run: Callable[..., int], text: str, epilog
 
 
 def add_run(parser: Any) -> None:
-    parser.add_argument("store", help="folder of the store")
+    parser.add_argument("store", help="folder or URL of the store")
     parser.add_argument("run", nargs="?", help="MODEL/CORPUS; not needed where there is one run")
 
 
@@ -51,16 +51,22 @@ def train_and_evaluation(arguments: argparse.Namespace) -> tuple[Run, Run | None
 def named_run(store_path: str, spec: str | None) -> Run:
     from actstore.store import open
 
-    store = open(store_path)
-    names = [f"{model}/{corpus}" for model, corpus in store]
+    return open(store_path)[run_name(store_path, spec)]
+
+
+def run_name(store_path: str, spec: str | None) -> tuple[str, str]:
+    """Labels of the run that is meant; the only one where none is named."""
+    from actstore.store import open
+
+    names = [f"{model}/{corpus}" for model, corpus in open(store_path)]
     if spec is None:
         if len(names) != 1:
             raise SelectionError(
                 f"{store_path} holds {len(names)} runs; name one of: {', '.join(names) or 'none'}"
             )
         spec = names[0]
-    model, corpus = known(store_path, names, spec).split("/")
-    return store[model, corpus]
+    model, _, corpus = known(store_path, names, spec).partition("/")
+    return model, corpus
 
 
 def known(store_path: str, names: list[str], spec: str) -> str:

@@ -13,7 +13,7 @@ from actstore.errors import ActstoreError
 
 def add_ls(commands: Any) -> None:
     parser = command(commands, "ls", _ls, "List the runs of a store.")
-    parser.add_argument("store")
+    parser.add_argument("store", help="folder or URL of the store")
     parser.add_argument("--json", action="store_true", help="one JSON list")
 
 

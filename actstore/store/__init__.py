@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actstore.store.builder import RunBuilder, create_run
-from actstore.store.catalog import Store, open
+from actstore.store.catalog import Store, open, verify_run
 from actstore.store.folders import free_room, holds
 from actstore.store.resume import resume_run
 from actstore.store.rows import RowBlock
@@ -28,4 +28,5 @@ __all__ = [
     "human_bytes",
     "open",
     "resume_run",
+    "verify_run",
 ]

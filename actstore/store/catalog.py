@@ -48,6 +48,12 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
     return Store(backend)
 
 
+def verify_run(store: str | os.PathLike[str] | ZarrStore, model: str, corpus: str) -> list[Problem]:
+    """Every problem of one run, damaged beyond opening or not; every byte is checked."""
+    name = run_key(check_label("model", model), check_label("corpus", corpus))
+    return verify(backend_for(store), name)
+
+
 class Store(Mapping[tuple[str, str], Run]):
     """The runs of a store, by (model, corpus).
 
@@ -109,8 +115,18 @@ class Store(Mapping[tuple[str, str], Run]):
         return xr.DataTree.from_dict({f"/{m}/{c}": self[m, c].to_dataset() for m, c in self})
 
     def remove(self, model: str, corpus: str) -> None:
-        """Remove a run for good; LockedError while it is being written."""
-        name = self._existing(model, corpus)
+        """Remove a run, or what an unfinished plan of it left, for good.
+
+        Raises
+        ------
+        MissingRunError
+            There is nothing of that name.
+        LockedError
+            It is being written.
+        """
+        name = run_key(check_label("model", model), check_label("corpus", corpus))
+        if not self._backend.folders(name):
+            self._existing(model, corpus)
         with explained(f"{name} cannot be removed", self._backend), lock_run(self._backend, name):
             # Without its record the run is gone for readers, whatever happens next.
             self._backend.delete(f"{name}/zarr.json")
