@@ -136,7 +136,7 @@ def test_three_writers_at_once_one_killed_end_in_the_same_store(
         extracted(sources, store, rank=2, world_size=3)
     with pytest.raises(LockedError, match=r"shard [258] of tiny/words"):
         extracted(sources, store, rank=0, world_size=2)
-    with pytest.raises(LockedError, match="tiny/words in .* is being written by another process"):
+    with pytest.raises(LockedError, match=r"tiny/words in .* is being written by another process"):
         extracted(sources, store)
     with pytest.raises(LockedError):
         actstore.open(store).rename("tiny", "words", to=("tiny", "others"))

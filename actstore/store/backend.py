@@ -7,7 +7,6 @@ reader or a power cut sees the old bytes or the new ones, never a mixture.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -18,11 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from zarr.abc.store import Store as ZarrStore
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
-from actstore.errors import MissingDependencyError, StoreError
+from actstore.errors import StoreError
+from actstore.store.objects import ZarrBackend, remote_store
 
 PARTIAL = ".partial"
 """Suffix of files that are being written; zarr's own local store uses the same one."""
@@ -32,6 +30,7 @@ class Backend(Protocol):
     """What the store needs of a place that keeps bytes."""
 
     zarr: ZarrStore
+    name: str
 
     @property
     def root(self) -> Path | None:
@@ -74,6 +73,7 @@ class LocalBackend:
     def __init__(self, store: LocalStore) -> None:
         self.zarr: ZarrStore = store
         self._root = Path(store.root)
+        self.name = str(self._root)
 
     @property
     def root(self) -> Path | None:
@@ -146,84 +146,6 @@ class LocalBackend:
                     Path(folder, name).unlink(missing_ok=True)
 
 
-class ZarrBackend:
-    """Any other Zarr store: memory, object stores, or one a user wrote."""
-
-    def __init__(self, store: ZarrStore) -> None:
-        self.zarr = store
-
-    @property
-    def root(self) -> Path | None:
-        return None
-
-    def get(self, key: str) -> bytes | None:
-        value = sync(self.zarr.get(key, default_buffer_prototype()))
-        return None if value is None else value.to_bytes()
-
-    def put(self, key: str, data: bytes | np.ndarray) -> None:
-        buffer = default_buffer_prototype().buffer
-        sync(self.zarr.set(key, buffer.from_bytes(bytes(_view(data)))))
-
-    def size(self, key: str) -> int | None:
-        try:
-            return sync(self.zarr.getsize(key))
-        except (FileNotFoundError, KeyError):
-            return None
-
-    def sync_folder(self, key: str) -> None:
-        """Nothing to do: the store answers for what it has accepted."""
-
-    def sync_tree(self, key: str) -> None:
-        """Nothing to do: the store answers for what it has accepted."""
-
-    def delete(self, key: str) -> None:
-        if sync(self.zarr.exists(key)):
-            sync(self.zarr.delete(key))
-
-    def delete_tree(self, key: str) -> None:
-        sync(self.zarr.delete_dir(key))
-
-    def move_tree(self, source: str, target: str) -> None:
-        # The group's own metadata goes last, and leaves first: it is what makes a run one.
-        head = f"{source}/zarr.json"
-        for key in [*(key for key in self._walk(source) if key != head), head]:
-            data = self.get(key)
-            if data is not None:
-                self.put(target + key[len(source) :], data)
-        self.delete(head)
-        self.delete_tree(source)
-
-    def sizes(self, key: str) -> dict[str, int]:
-        names = [name for name in self._listed(key) if not name.endswith("/")]
-
-        async def size(name: str) -> int | None:
-            try:
-                return await self.zarr.getsize(f"{key}/{name}" if key else name)
-            except (FileNotFoundError, KeyError):
-                return None
-
-        async def every() -> list[int | None]:
-            return await asyncio.gather(*(size(name) for name in names))
-
-        return {n: s for n, s in zip(names, sync(every()), strict=True) if s is not None}
-
-    def folders(self, key: str) -> list[str]:
-        files = self.sizes(key)
-        return sorted({name.rstrip("/") for name in self._listed(key)} - set(files))
-
-    def _listed(self, key: str) -> list[str]:
-        async def names() -> list[str]:
-            return [name async for name in self.zarr.list_dir(key)]
-
-        return sync(names())
-
-    def _walk(self, key: str) -> list[str]:
-        async def keys() -> list[str]:
-            return [name async for name in self.zarr.list_prefix(key + "/")]
-
-        return sorted(sync(keys()))
-
-
 def backend_for(store: str | os.PathLike[str] | ZarrStore) -> Backend:
     """Backend of a path, a URL or a Zarr store.
 
@@ -249,27 +171,12 @@ def backend_for(store: str | os.PathLike[str] | ZarrStore) -> Backend:
         return LocalBackend(LocalStore(Path(store).expanduser().absolute()))
     if store.startswith("file://"):
         return LocalBackend(LocalStore(Path(unquote(urlsplit(store).path)).absolute()))
-    return ZarrBackend(_remote(store))
-
-
-def _remote(url: str) -> ZarrStore:
-    try:
-        from obstore.store import from_url
-    except ImportError:
-        raise MissingDependencyError(
-            f"{url} is a remote store, which needs obstore: pip install 'actstore[cloud]'"
-        ) from None
-    from zarr.storage import ObjectStore
-
-    try:
-        return ObjectStore(from_url(url))
-    except Exception as error:
-        raise StoreError(f"{url} cannot be opened as a store: {error}") from error
+    return ZarrBackend(remote_store(store), store)
 
 
 def location(backend: Backend) -> str:
     """Where a store is, in words for a message or a table's title."""
-    return str(backend.root) if backend.root is not None else str(backend.zarr)
+    return backend.name
 
 
 def clear_partial(backend: Backend, key: str, names: Collection[str] | None = None) -> None:

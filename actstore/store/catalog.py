@@ -24,7 +24,9 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
     Parameters
     ----------
     store : str, path or zarr.abc.store.Store
-        Folder, URL, or any Zarr store.
+        Folder, URL, or any Zarr store. A URL such as ``s3://bucket/acts.zarr`` needs the extra
+        ``cloud``, and takes who and where from the environment (``AWS_ACCESS_KEY_ID``,
+        ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``).
 
     Raises
     ------
@@ -38,6 +40,8 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
         data = backend.get("zarr.json")
         if data is None:
             root = backend.root
+            if root is None:
+                backend.sizes("")  # says so where there is no bucket either
             there = root is None or root.exists()
             raise MissingStoreError(
                 f"{location(backend)} is not an actstore store: it has no zarr.json"

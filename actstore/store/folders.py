@@ -12,6 +12,7 @@ from typing import Any
 from actstore.errors import ActstoreError, StoreError
 from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
 from actstore.store.lock import FolderLock
+from actstore.store.objects import remote_problem
 from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record, check_format, parse_group
 
 
@@ -102,7 +103,12 @@ def explained(what: str, backend: Backend, safe: str = "") -> Iterator[None]:
         yield
     except ActstoreError:
         raise
-    except OSError as error:
+    except Exception as error:
+        told = remote_problem(error)
+        if told is not None:
+            raise StoreError(f"{what}: {told}. {safe}".removesuffix(". ")) from error
+        if not isinstance(error, OSError):
+            raise
         reason = {
             errno.ENOSPC: f"the disk is full{_free(backend)}",
             errno.EDQUOT: "the disk quota is used up",
