@@ -17,6 +17,7 @@ _COORDINATES = (
 )
 _MEMBERS = (
     *("resid", "final_norm", "attn", "mlp", "resid_mid", "ln1", "ln2", "embed"),
+    *("attn.out", "mlp.in", "mlp.out"),
     *("sequences", "journal", "cache"),
 )
 RESERVED = frozenset(_COORDINATES + _MEMBERS)

@@ -14,6 +14,7 @@ import torch
 from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
 from actstore.models.batch import flat_rows
 from actstore.models.capture import capture_rows
+from actstore.models.names import Layers, Names
 from actstore.models.probe import Probed, probe
 from actstore.models.provenance import (
     library_versions,
@@ -21,7 +22,7 @@ from actstore.models.provenance import (
     weights_fingerprint,
 )
 from actstore.models.running import quiet
-from actstore.models.sites import SiteSpec, resolve_sites
+from actstore.models.sites import SiteSpec
 from actstore.models.structure import find_stack, input_embedding
 
 
@@ -86,6 +87,15 @@ class LanguageModel:
         self.max_length: int | None = found.max_length
         self.sites: dict[str, SiteSpec] = found.sites
         self.refused: dict[str, str] = found.refused
+        self._names = Names(
+            self.name,
+            self.n_blocks,
+            found.sites,
+            found.refused,
+            found.equal,
+            found.hidden_states,
+            found.post_norm,
+        )
 
     def __repr__(self) -> str:
         kind = "causal" if self.causal else "bidirectional"
@@ -104,26 +114,47 @@ class LanguageModel:
         """The dtype the blocks compute in."""
         return self._found.dtype
 
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other names that `resolve` takes, with the site each leads to.
+
+        ``*`` stands for a block's (or layer's) number; ``resid + 1`` is layer b + 1 for block b.
+        """
+        return {
+            name: f"{place.site} + {place.shift}" if place.shift else place.site
+            for name, place in self._names.known.items()
+            if name not in self.sites
+        }
+
     def resolve(
-        self,
-        sites: Sequence[str] | str = ("resid",),
-        layers: Sequence[int] | slice | int | None = None,
+        self, sites: Sequence[str] | str = ("resid",), layers: Layers = None
     ) -> dict[str, list[int]]:
-        """Turn site names and layer numbers into sorted absolute numbers.
+        """Turn names of places and layer numbers into sites with sorted absolute numbers.
 
         Parameters
         ----------
-        sites : names out of `sites`
+        sites : str or sequence of str
+            Names out of `sites`, or others of the same places:
+
+            * ``attn.in``, ``mlp.in``, ``ln1.in``, ``ln2.in``, ``attn.out``, ``mlp.out``: what a
+              sub-layer itself takes and returns (`sites` has those that are no other site);
+            * module paths: ``model.layers.3.mlp`` (what it returns), ``model.layers.3.mlp.in``;
+            * those of `aliases`, such as ``blocks.3.hook_resid_post`` of TransformerLens;
+            * ``hidden_states[4]`` of transformers: what *enters* block 4, so layer 4. The last
+              one is ``final_norm`` in most models, and a warning says so;
+            * ``attn[-1]``: a site with its number; numbers in a name may be negative, or ``*``;
+            * patterns over all of these: ``*``, ``ln*``, ``blocks.[0-3].hook_mlp_out``.
         layers : int, slice or sequence of int, optional
-            Layers of the stream, and blocks for sites inside blocks; negative ones count from
-            the end. Default: all. Sites with one place only (``embed``, ``final_norm``) give [0].
+            Layers of the stream, and blocks for what is counted by blocks; negative ones count
+            from the end. Default: all. Not for names that have a number of their own. Sites with
+            one place only (``embed``, ``final_norm``) give [0].
 
         Raises
         ------
         SiteError
             A site or number that the model does not have.
         """
-        return resolve_sites(self.name, self.sites, self.refused, sites, layers)
+        return self._names.resolve(sites, layers)
 
     def capture(
         self,

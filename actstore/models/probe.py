@@ -14,10 +14,18 @@ import torch
 from torch import nn
 
 from actstore.errors import UnsupportedModelError
+from actstore.models.branches import find_branches, module_names
 from actstore.models.capture import capture_rows
 from actstore.models.head import Head
+from actstore.models.names import Place
 from actstore.models.running import call_with_ids, foreign_hooks_removed
-from actstore.models.sites import BLOCK_SITES, InnerSite, SiteSpec, find_inner_sites
+from actstore.models.sites import (
+    BLOCK_SITES,
+    InnerSite,
+    SiteSpec,
+    describe_sites,
+    find_inner_sites,
+)
 from actstore.models.structure import Stack
 from actstore.models.tail import Tail, find_tail
 from actstore.models.tensors import agreement, gap, typical_gap
@@ -37,6 +45,9 @@ class Probed:
     inner: dict[str, InnerSite]
     sites: dict[str, SiteSpec]
     refused: dict[str, str]
+    equal: dict[str, Place]
+    hidden_states: list[tuple[str, int]]
+    post_norm: bool
     causal: bool
     dtype: torch.dtype
     vocab_size: int
@@ -93,7 +104,10 @@ def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
         vocabulary = _check_head(head, tail, trace)
     scale = float(getattr(model.config.get_text_config(), "residual_multiplier", None) or 1.0)
     inner, refused = find_inner_sites(trace, scale)
-    sites = _describe_sites(stack, trace, tail, inner, embedding)
+    branches = find_branches(trace, inner)
+    inner.update(branches.sites)
+    refused.update(branches.refused)
+    sites = describe_sites(stack, trace, tail, inner, embedding)
     for name in BLOCK_SITES:
         if name not in sites and name not in refused:
             refused[name] = "no such place was found in its blocks"
@@ -104,6 +118,9 @@ def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
         inner,
         sites,
         refused,
+        {**branches.equal, **module_names(model, stack, tail, embedding, branches)},
+        _hidden_states(trace),
+        branches.post_norm,
         causal,
         trace.leaving[-1].dtype,
         vocabulary,
@@ -171,6 +188,28 @@ def _check_chaining(stack: Stack, trace: Trace) -> None:
         )
 
 
+def _hidden_states(trace: Trace) -> list[tuple[str, int]]:
+    """Which site and layer each of transformers' own ``hidden_states`` is; empty if one is none."""
+    own: Sequence[Any] = getattr(trace.result, "hidden_states", None) or ()
+    count = len(trace.leaving)
+    if len(own) != count + 1 or trace.last_hidden is None:
+        return []
+    stream = [("resid", layer) for layer in range(count + 1)]
+    states = {("resid", layer): trace.entering[layer] for layer in range(count)}
+    states["resid", count] = trace.leaving[-1]
+    tolerance = 4 * torch.finfo(trace.leaving[0].dtype).eps
+    places = []
+    for index, theirs in enumerate(own):
+        near = [place for place in stream if index <= place[1] <= index + 1]
+        found = next((p for p in near if gap(states[p], theirs) <= tolerance), None)
+        if found is None and gap(trace.last_hidden, theirs) <= tolerance:
+            found = ("final_norm", 0)
+        if found is None:
+            return []
+        places.append(found)
+    return places
+
+
 def _is_causal(trace: Trace) -> bool:
     """Whether states before the last position are the same in both sequences."""
     last = trace.leaving[-1]
@@ -225,61 +264,6 @@ def _check_alone(
             f"check 'alone' failed: padding moves states by {distance:.2g} of their norm against "
             "the same tokens run alone; another attn_implementation or dtype='float32' may help"
         )
-
-
-def _describe_sites(
-    stack: Stack,
-    trace: Trace,
-    tail: Tail,
-    inner: Mapping[str, InnerSite],
-    embedding: Any,
-) -> dict[str, SiteSpec]:
-    count, width = len(stack.blocks), trace.leaving[-1].shape[-1]
-    path = next((n for n, m in stack.base.named_modules() if m is embedding), "")
-    prefix = f"{stack.base_path}." if stack.base_path else ""
-    after = " → ".join(prefix + p for p in tail.paths) or stack.pattern.replace("*", str(count - 1))
-    specs = [
-        SiteSpec(
-            "resid",
-            "layer",
-            count + 1,
-            width,
-            stack.pattern,
-            "the residual stream: layer 0 enters the first block, layer l leaves block l - 1, "
-            f"layer {count} is before the final norm",
-        ),
-        SiteSpec(
-            "final_norm",
-            "layer",
-            1,
-            tail.width,
-            after,
-            "what the head is given"
-            + ("" if tail.paths else ": there is no norm after the blocks"),
-        ),
-        SiteSpec(
-            "embed",
-            "layer",
-            1,
-            int(embedding.weight.shape[1]),
-            prefix + path,
-            "the token embedding alone",
-        ),
-    ]
-    specs += [
-        SiteSpec(
-            name,
-            "block",
-            count,
-            inner[name].width,
-            f"{stack.pattern}.{inner[name].path}"
-            + (" (input)" if inner[name].at == "input" else ""),
-            inner[name].description,
-        )
-        for name in BLOCK_SITES
-        if name in inner
-    ]
-    return {spec.name: spec for spec in specs}
 
 
 def _position_limit(model: Any, stack: Stack, embedding: Any) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from actstore.errors import SiteError
+from actstore.models.structure import Stack
+from actstore.models.tail import Tail
 from actstore.models.tensors import rows_of, typical_gap
 from actstore.models.trace import Call, Trace
 
@@ -52,6 +53,7 @@ class InnerSite:
 
 
 BLOCK_SITES = ("ln1", "attn", "resid_mid", "ln2", "mlp")
+RAW_SITES = ("attn.out", "mlp.in", "mlp.out")
 _NORM = re.compile(r"norm|(^|[._])ln(_|\d|$)", re.IGNORECASE)
 _ATTENTION = re.compile(r"att", re.IGNORECASE)
 _FEED_FORWARD = re.compile(r"mlp|ffn|feed|fc\d|dense|moe|expert", re.IGNORECASE)
@@ -76,7 +78,7 @@ def find_inner_sites(trace: Trace, scale: float) -> tuple[dict[str, InnerSite], 
     if pair is None:
         why = (
             "no two modules of a block add up to its output (a norm follows the sum, or there "
-            "are no two sub-layers)"
+            "are not two sub-layers)"
         )
         return {}, dict.fromkeys(BLOCK_SITES, why)
     first, second, factor = pair
@@ -93,7 +95,7 @@ def find_inner_sites(trace: Trace, scale: float) -> tuple[dict[str, InnerSite], 
         x = trace.entering[block]
         return x if added is None else x + factor * added.reshape(x.shape)
 
-    reader = _path_where(trace, lambda block, call: _is(call.given, middle(block)))
+    reader = _path_where(trace, lambda block, call: same_states(call.given, middle(block)))
     if reader is None:
         refused["resid_mid"] = (
             "attention and feed-forward run in parallel, so nothing reads stream + attn"
@@ -103,10 +105,10 @@ def find_inner_sites(trace: Trace, scale: float) -> tuple[dict[str, InnerSite], 
             reader, "input", 1.0, width, "the stream between attention and feed-forward"
         )
     norms = _paths_where(
-        trace, lambda block, call: _is_norm(call) and _is(call.given, trace.entering[block])
+        trace, lambda block, call: is_norm(call) and same_states(call.given, trace.entering[block])
     )
     later = _paths_where(
-        trace, lambda block, call: _is_norm(call) and _is(call.given, middle(block))
+        trace, lambda block, call: is_norm(call) and same_states(call.given, middle(block))
     )
     second_norms = later or norms[1:]
     for name, paths, reads in (("ln1", norms, "attention"), ("ln2", second_norms, "feed-forward")):
@@ -155,13 +157,15 @@ def _fits(tensor: torch.Tensor | None, stream: torch.Tensor) -> bool:
     return tensor is not None and tensor.numel() == stream.numel()
 
 
-def _is(tensor: torch.Tensor | None, stream: torch.Tensor) -> bool:
+def same_states(tensor: torch.Tensor | None, stream: torch.Tensor) -> bool:
+    """Whether states are the same up to rounding."""
     if tensor is None or not _fits(tensor, stream):
         return False
     return typical_gap(tensor, stream) <= 4 * torch.finfo(stream.dtype).eps
 
 
-def _is_norm(call: Call) -> bool:
+def is_norm(call: Call) -> bool:
+    """Whether a module is a norm, by its own name or its class's."""
     return bool(
         _NORM.search(call.path.rpartition(".")[2]) or _NORM.search(type(call.module).__name__)
     )
@@ -184,51 +188,57 @@ def _path_where(trace: Trace, holds: Callable[[int, Call], bool]) -> str | None:
     return next(iter(_paths_where(trace, holds)), None)
 
 
-def resolve_sites(
-    model: str,
-    specs: dict[str, SiteSpec],
-    refused: dict[str, str],
-    sites: Sequence[str] | str,
-    layers: Sequence[int] | slice | int | None,
-) -> dict[str, list[int]]:
-    """Turn names and (possibly negative) numbers into site → sorted absolute numbers."""
-    names = [sites] if isinstance(sites, str) else list(dict.fromkeys(sites))
-    if not names:
-        raise SiteError(f"no sites asked for; {model} has {', '.join(specs)}")
-    resolved = {}
-    for name in names:
-        if name not in specs:
-            raise SiteError(_unknown(model, specs, refused, name))
-        spec = specs[name]
-        if layers is None or spec.size == 1:
-            resolved[name] = list(range(spec.size))
-            continue
-        if isinstance(layers, slice):
-            wanted: Sequence[int] = range(spec.size)[layers]
-        else:
-            wanted = [layers] if isinstance(layers, int) else layers
-        if len(wanted) == 0:
-            raise SiteError(f"no {spec.dim}s asked for; {model} has 0…{spec.size - 1} of {name}")
-        resolved[name] = sorted({_absolute(model, spec, int(n)) for n in wanted})
-    return resolved
-
-
-def _absolute(model: str, spec: SiteSpec, number: int) -> int:
-    if -spec.size <= number < spec.size:
-        return number % spec.size
-    note = " (0 is the embedding)" if spec.name == "resid" else ""
-    raise SiteError(
-        f"{spec.dim} {number} asked for, but {model} has {spec.dim}s 0…{spec.size - 1}{note}"
-    )
-
-
-def _unknown(model: str, specs: dict[str, SiteSpec], refused: dict[str, str], name: str) -> str:
-    if name in refused:
-        return f"site {name!r} is refused on {model}: {refused[name]}; it has {', '.join(specs)}"
-    if name.startswith("hidden_states"):
-        return (
-            f"site {name!r} is ambiguous: hidden_states[-1] is taken after the final norm in some "
-            "models and before it in others; ask for 'resid' (layers 0…L, before the norm) or "
-            "'final_norm'"
+def describe_sites(
+    stack: Stack,
+    trace: Trace,
+    tail: Tail,
+    inner: Mapping[str, InnerSite],
+    embedding: Any,
+) -> dict[str, SiteSpec]:
+    """The sites of a model, the stream's first."""
+    count, width = len(stack.blocks), trace.leaving[-1].shape[-1]
+    path = next((n for n, m in stack.base.named_modules() if m is embedding), "")
+    prefix = f"{stack.base_path}." if stack.base_path else ""
+    after = " → ".join(prefix + p for p in tail.paths) or stack.pattern.replace("*", str(count - 1))
+    specs = [
+        SiteSpec(
+            "resid",
+            "layer",
+            count + 1,
+            width,
+            stack.pattern,
+            "the residual stream: layer 0 enters the first block, layer l leaves block l - 1, "
+            f"layer {count} is before the final norm",
+        ),
+        SiteSpec(
+            "final_norm",
+            "layer",
+            1,
+            tail.width,
+            after,
+            "what the head is given"
+            + ("" if tail.paths else ": there is no norm after the blocks"),
+        ),
+        SiteSpec(
+            "embed",
+            "layer",
+            1,
+            int(embedding.weight.shape[1]),
+            prefix + path,
+            "the token embedding alone",
+        ),
+    ]
+    specs += [
+        SiteSpec(
+            name,
+            "block",
+            count,
+            inner[name].width,
+            f"{stack.pattern}.{inner[name].path}"
+            + (" (input)" if inner[name].at == "input" else ""),
+            inner[name].description,
         )
-    return f"site {name!r} asked for, but {model} has {', '.join(specs)}"
+        for name in (*BLOCK_SITES, *RAW_SITES)
+        if name in inner
+    ]
+    return {spec.name: spec for spec in specs}

@@ -7,6 +7,8 @@ import pytest
 from tiny_models import (
     ALL,
     FAMILIES,
+    RAW,
+    STREAM,
     every_position,
     fingers,
     relative,
@@ -17,6 +19,7 @@ from tiny_models import (
 
 from actstore.models import LanguageModel
 
+BLOCKS = ALL - STREAM | RAW | {"attn.in", "mlp.in", "ln1.in", "ln2.in"}
 ADDITIVE = [name for name, (*_, sites) in FAMILIES.items() if "attn" in sites]
 
 
@@ -31,7 +34,9 @@ def test_facts_found_by_the_probe(family):
     _, causal, has_head, sites = FAMILIES[family]
     lm = LanguageModel(model)
     assert (lm.causal, lm.has_head, set(lm.sites)) == (causal, has_head, sites)
-    assert set(lm.sites) | set(lm.refused) == ALL
+    assert set(lm.sites) <= STREAM | BLOCKS
+    for name in BLOCKS:  # each is a site, another name of one, or refused: exactly one of the three
+        assert (name in lm.sites) + (name in lm.aliases) + (name in lm.refused) == 1, name
     assert lm.n_blocks == (4 if family == "gpt_neo" else 3)
     assert (lm.width, lm.vocab_size) == (32, 97)
     assert lm.sites["resid"].size == lm.n_blocks + 1
@@ -144,6 +149,73 @@ def test_granite_scales_what_its_modules_return():
         raw = lm.model.model.layers[1].mlp(torch.from_numpy(got["ln2"]))[0].numpy()
     assert relative(got["mlp"][0], 0.5 * raw) < 1e-5
     assert "0.5" in lm.sites["mlp"].description
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "albert"])
+def test_module_paths_lead_to_what_the_modules_take_and_return(family):
+    from actstore.models.running import hooked
+    from actstore.models.tensors import hidden_input, hidden_output
+
+    lm = LanguageModel(tiny(family))
+    ids = sequences(7)[0]
+    seen = {}
+    handles = []
+    paths = [name for name in lm.aliases if name.endswith((".in", ".out")) and "." in name[:-4]]
+    for path in paths:
+        name, _, side = path.replace("*", "1").rpartition(".")
+        try:
+            module = lm.model.get_submodule(name)
+        except AttributeError:
+            continue  # a path without the model's prefix, or a site of that name
+
+        def before(module, args, kwargs, path=path):
+            seen[path] = hidden_input(args, kwargs).clone()
+
+        def after(module, args, output, path=path):
+            seen[path] = hidden_output(output).clone()
+
+        if side == "in":
+            handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(after))
+    with hooked(*handles):
+        run_base(encoder_or_base(lm.model), ids)
+    assert len(seen) >= (4 if family == "mamba" else 10)
+    for path, states in seen.items():
+        wanted = lm.resolve([path.replace("*", "1")])
+        ((site, (_number,)),) = wanted.items()
+        got = lm.capture([ids], [np.arange(7)], wanted)[site][0]
+        assert relative(got, states.reshape(got.shape).numpy()) < 1e-5, (path, site)
+
+
+def test_post_norm_branches_are_normed_with_the_stream():
+    import torch
+
+    for family in ("bert", "distilbert", "opt_350m_shape"):
+        lm = LanguageModel(tiny(family))
+        batch = sequences(6)
+        got = lm.capture(batch, every_position(batch), lm.resolve("*"))
+        for block in range(3):
+            path = lm.sites["mlp.in"].module.replace("*", str(block))
+            with torch.inference_mode():
+                total = torch.from_numpy(got["resid"][block] + got["attn.out"][block])
+                middle = lm.model.get_submodule(path)(total).numpy()
+            assert relative(got["mlp.in"][block], middle) < 1e-5
+            assert relative(got["resid"][block] + got["attn.out"][block], middle) > 1e-2
+
+
+def test_raw_outputs_and_additions_differ_by_the_norm_or_the_multiplier():
+    import torch
+
+    lm = LanguageModel(tiny("olmo2"))
+    batch = sequences(6)
+    got = lm.capture(batch, every_position(batch), {"attn": [1], "attn.out": [1]})
+    norm = lm.model.model.layers[1].post_attention_layernorm
+    with torch.inference_mode():
+        assert relative(norm(torch.from_numpy(got["attn.out"][0])).numpy(), got["attn"][0]) < 1e-5
+    lm = LanguageModel(tiny("granite"))
+    got = lm.capture(batch, every_position(batch), {"mlp": [1], "mlp.out": [1]})
+    assert relative(0.5 * got["mlp.out"], got["mlp"]) < 1e-6
 
 
 def test_post_norm_models_refuse_additive_sites_by_name():

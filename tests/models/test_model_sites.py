@@ -40,7 +40,6 @@ def test_resolve(sites, layers, expected):
         (GPT2, ["resid"], [-5], "layer -5 asked for, but mini has layers 0…3 (0 is the embedding)"),
         (GPT2, ["attn"], [3], "block 3 asked for, but mini has blocks 0…2"),
         (GPT2, ["atn"], None, "site 'atn' asked for, but mini has resid, final_norm, embed"),
-        (GPT2, ["hidden_states[-1]"], None, "after the final norm in some"),
         (BERT, ["mlp"], None, "site 'mlp' is refused on mini-bert"),
         (GPT2, ["resid"], [], "no layers asked for"),
         (GPT2, [], None, "no sites asked for"),

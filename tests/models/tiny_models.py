@@ -62,7 +62,9 @@ def _masked(config: Callable[..., Any], **options: Any) -> Callable[[], Any]:
 STREAM = {"resid", "final_norm", "embed"}
 PARALLEL = STREAM | {"ln1", "attn", "mlp"}
 ALL = PARALLEL | {"resid_mid", "ln2"}
-NORM_AFTER = ALL - {"ln1", "ln2"}
+RAW = {"attn.out", "mlp.out"}
+NORM_AFTER = ALL - {"ln1", "ln2"} | RAW
+POST_NORM = STREAM | RAW | {"mlp.in"}
 
 #: name → (how to build it, whether it is causal, whether it has a head, its sites)
 FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
@@ -102,9 +104,9 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         _causal(hf.Gemma2Config, **_LLAMA, head_dim=8, sliding_window=4),
         True,
         True,
-        ALL,
+        ALL | RAW,
     ),
-    "gemma3": (_causal(hf.Gemma3TextConfig, **_LLAMA, head_dim=8), True, True, ALL),
+    "gemma3": (_causal(hf.Gemma3TextConfig, **_LLAMA, head_dim=8), True, True, ALL | RAW),
     "phi3": (_causal(hf.Phi3Config, **_LLAMA), True, True, ALL),
     "olmo2": (_causal(hf.Olmo2Config, **_LLAMA), True, True, NORM_AFTER),
     "granite": (
@@ -117,7 +119,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         ),
         True,
         True,
-        ALL,
+        ALL | RAW,
     ),
     "cohere": (_causal(hf.CohereConfig, **_LLAMA), True, True, PARALLEL),
     "opt": (_causal(hf.OPTConfig, **_OPT, word_embed_proj_dim=32), True, True, ALL),
@@ -125,7 +127,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         _causal(hf.OPTConfig, **_OPT, word_embed_proj_dim=16, do_layer_norm_before=False),
         True,
         True,
-        STREAM,
+        POST_NORM,
     ),
     "bloom": (
         _causal(
@@ -177,8 +179,8 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         True,
         STREAM,
     ),
-    "bert": (_masked(hf.BertConfig, **_HIDDEN), False, True, STREAM),
-    "roberta": (_masked(hf.RobertaConfig, **_HIDDEN), False, True, STREAM),
+    "bert": (_masked(hf.BertConfig, **_HIDDEN), False, True, POST_NORM),
+    "roberta": (_masked(hf.RobertaConfig, **_HIDDEN), False, True, POST_NORM),
     "distilbert": (
         _masked(
             hf.DistilBertConfig,
@@ -192,12 +194,12 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         ),
         False,
         True,
-        STREAM,
+        POST_NORM,
     ),
-    "electra": (_masked(hf.ElectraConfig, **_HIDDEN, embedding_size=16), False, True, STREAM),
-    "albert": (_masked(hf.AlbertConfig, **_HIDDEN, embedding_size=16), False, True, STREAM),
+    "electra": (_masked(hf.ElectraConfig, **_HIDDEN, embedding_size=16), False, True, POST_NORM),
+    "albert": (_masked(hf.AlbertConfig, **_HIDDEN, embedding_size=16), False, True, POST_NORM),
     "modernbert": (_masked(hf.ModernBertConfig, **_MODERN), False, True, ALL),
-    "mpnet": (_masked(hf.MPNetConfig, **_HIDDEN), False, True, STREAM),
+    "mpnet": (_masked(hf.MPNetConfig, **_HIDDEN), False, True, POST_NORM),
     "t5_encoder": (
         lambda: hf.AutoModel.from_config(
             hf.T5Config(
@@ -214,7 +216,12 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
 def tiny(family: str) -> Any:
     """A model of the family, in evaluation mode, with weights that any machine draws alike."""
     torch.manual_seed(0)
-    return FAMILIES[family][0]().eval()
+    model = FAMILIES[family][0]().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 1:  # norms start out alike, and biases as zeros
+                weight.add_(torch.randn_like(weight), alpha=0.1)
+    return model
 
 
 def sequences(*lengths: int, seed: int = 0) -> list[np.ndarray]:
