@@ -11,7 +11,19 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["peeking", "plots", "prediction", "r2", "report", "results", "stats"]
+__all__ = [
+    "alternation",
+    "early_exit",
+    "peeking",
+    "plots",
+    "prediction",
+    "r2",
+    "report",
+    "results",
+    "schedules",
+    "stats",
+    "submodules",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -146,7 +146,7 @@ def readouts_to_last(
             f"predictions need layer {last} of site {SITE!r}, the last of {model.name}, but "
             f"{run.model}/{run.corpus} has layers {layers or 'none'}; extract or select it too"
         )
-    _require_model(run, model)
+    require_model(run, model)
     if "mat" in shortcuts:
         inner = [layer for layer in layers if layer < last]
         missing = [layer for layer in inner if maps is None or (layer, last) not in maps]
@@ -164,7 +164,7 @@ def readouts_to_last(
     }
 
 
-def _require_model(run: Run, model: LanguageModel) -> None:
+def require_model(run: Run, model: LanguageModel) -> None:
     """Refuse another model than the run's; the same weights in another dtype are let through."""
     extracted, given = run.info().get("key", {}).get("model", {}), model.describe()
     differs = extracted.get("dtype") == given.get("dtype") and extracted.get(

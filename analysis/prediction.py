@@ -6,16 +6,15 @@ layer (``mat``) or as it is (``id``), and compare its best token with the model'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
-from actstore.errors import AnalysisError
 from analysis import results, stats
-from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last, require_finite, stream
+from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of
+from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
 from analysis.peeking import peek, peek_table
 
 if TYPE_CHECKING:
@@ -89,11 +88,12 @@ def curves(
     NonFiniteError
         A state or a logit is NaN or infinite.
     """
-    chosen_ks = _checked_ks(ks, model.vocab_size)
-    groups = _groups(run, cluster)
+    chosen_ks = checked_ks(ks, model.vocab_size)
+    groups = groups_of(run, cluster)
     readouts = readouts_to_last(run, maps, model, shortcuts)
     layers, last = list(readouts), model.n_blocks
-    tokens, rank, surprisal = _compare(run, model, readouts, shortcuts, memory, progress)
+    found = compare(run, model, readouts, shortcuts, memory=memory, progress=progress)
+    rank, surprisal = found.rank, found.surprisal
 
     coordinates = {
         "shortcut": list(shortcuts),
@@ -103,32 +103,27 @@ def curves(
     }
     dataset = xr.Dataset(coords=coordinates)
     hits = np.stack([rank < k for k in chosen_ks], axis=2)
-    _add(
+    add(
         dataset,
         "precision",
         ("shortcut", "layer", "k"),
         stats.proportion(hits, groups, level=LEVEL),
     )
-    _add(dataset, "surprisal", ("shortcut", "layer"), stats.mean(surprisal, groups, level=LEVEL))
+    add(dataset, "surprisal", ("shortcut", "layer"), stats.mean(surprisal, groups, level=LEVEL))
     if {"mat", "id"} <= set(shortcuts):
         mat, identity = list(shortcuts).index("mat"), list(shortcuts).index("id")
         gain = hits[mat].astype(np.int8) - hits[identity]
-        _add(dataset, "precision_gain", ("layer", "k"), stats.mean(gain, groups, level=LEVEL))
+        add(dataset, "precision_gain", ("layer", "k"), stats.mean(gain, groups, level=LEVEL))
         gain = surprisal[identity] - surprisal[mat]
-        _add(dataset, "surprisal_gain", ("layer",), stats.mean(gain, groups, level=LEVEL))
+        add(dataset, "surprisal_gain", ("layer",), stats.mean(gain, groups, level=LEVEL))
     if per_sample:
         dims = ("shortcut", "layer", "sample")
-        dataset["sample_token_id"] = (dims, tokens)
+        dataset["sample_token_id"] = (dims, found.tokens)
         dataset["sample_rank"] = (dims, rank)
         dataset["sample_surprisal"] = (dims, surprisal, {"units": "nats"})
         dataset = dataset.assign_coords(run.samples.coords)
     dataset.depth.attrs["long_name"] = "layer / number of blocks"
-    dataset.attrs.update(
-        samples=run.n_samples,
-        clusters=run.n_samples if groups is None else len(np.unique(groups)),
-        cluster=cluster or "sample",
-        level=LEVEL,
-    )
+    dataset.attrs.update(describe_samples(run, groups, cluster, LEVEL))
     record = results.provenance(
         "analysis.prediction.curves",
         runs={"evaluation": run},
@@ -174,79 +169,6 @@ def curves_table(dataset: xr.Dataset) -> str:
         f"{dataset.attrs['clusters']:,} {dataset.attrs['cluster']} clusters"
     )
     return "\n".join([title, *lines])
-
-
-def _compare(
-    run: Run,
-    model: LanguageModel,
-    readouts: Mapping[int, Mapping[str, Any]],
-    shortcuts: Sequence[str],
-    memory: int,
-    progress: bool | None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
-    """Best token, its rank and its surprisal under the final distribution, (shortcut, layer, n).
-
-    The tokens of all layers come first; the final logits are then computed once for each block
-    of samples and asked about all of them. So one block of logits is all that is ever held.
-    """
-    layers, last = list(readouts), model.n_blocks
-    shape = (len(shortcuts), len(layers), run.n_samples)
-    tokens = np.empty(shape, np.int32)
-    rank = np.empty(shape, np.int32)
-    surprisal = np.empty(shape, np.float32)
-    row_of = {shortcut: number for number, shortcut in enumerate(shortcuts)}
-    column_of = {layer: number for number, layer in enumerate(layers)}
-
-    def keep_best(shortcut: str, layer: int, rows: slice, logits: NDArray[np.float32]) -> None:
-        best = logits.argmax(axis=1)
-        require_finite(logits[np.arange(len(best)), best], shortcut, layer)
-        tokens[row_of[shortcut], column_of[layer], rows] = best
-
-    def ask_final(shortcut: str, layer: int, rows: slice, logits: NDArray[np.float32]) -> None:
-        tokens[:, column_of[last], rows] = logits.argmax(axis=1)
-        asked = tokens[:, :, rows]
-        index = np.arange(logits.shape[0])
-        values = logits[index, asked]
-        require_finite(values, shortcut, layer)
-        logits.sort(axis=1)
-        for number in index:
-            below = np.searchsorted(logits[number], values[:, :, number], side="right")
-            rank[:, :, rows.start + number] = logits.shape[1] - below
-        peak = logits[:, -1].copy()
-        logits -= peak[:, None]
-        np.exp(logits, out=logits)
-        partition = np.log(logits.sum(axis=1, dtype=np.float64))
-        surprisal[:, :, rows] = partition + (peak - values)
-
-    inner = {layer: readout for layer, readout in readouts.items() if layer != last}
-    if inner:
-        stream(run, model, inner, keep_best, memory=memory, progress=progress)
-    stream(run, model, {last: {"id": None}}, ask_final, memory=memory, progress=progress)
-    return tokens, rank, surprisal
-
-
-def _checked_ks(ks: Sequence[int], vocab: int) -> list[int]:
-    chosen = sorted({int(k) for k in ks})
-    if not chosen or chosen[0] < 1 or chosen[-1] > vocab:
-        raise AnalysisError(f"ks={tuple(ks)}; each k lies in 1…{vocab}, the size of the vocabulary")
-    return chosen
-
-
-def _groups(run: Run, cluster: str | None) -> NDArray | None:
-    if run.n_samples == 0:
-        raise AnalysisError(f"{run.model}/{run.corpus} has no samples in view")
-    if cluster is None:
-        return None
-    if cluster not in run.samples.coords and cluster not in run.samples:
-        known = ", ".join(str(name) for name in run.samples.variables)
-        raise AnalysisError(f"no sample coordinate {cluster!r} to cluster by; there are: {known}")
-    return run.samples[cluster].values
-
-
-def _add(dataset: xr.Dataset, name: str, dims: tuple[str, ...], interval: stats.Interval) -> None:
-    units = "nats" if name.startswith("surprisal") else "1"
-    for suffix, values in zip(("", "_low", "_high"), interval, strict=True):
-        dataset[name + suffix] = (dims, values, {"units": units})
 
 
 def _span(dataset: xr.Dataset, name: str, factor: float, form: str) -> str:

@@ -155,3 +155,46 @@ def _standard_error(
 def _quantile(sizes: NDArray[np.intp], level: float) -> float:
     """Two-sided quantile of Student's t with (clusters − 1) degrees of freedom."""
     return float(student_t.ppf((1 + level) / 2, len(sizes) - 1)) if len(sizes) > 1 else np.nan
+
+
+def resampled_counts(
+    clusters: ArrayLike | None, n: int, resamples: int, seed: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Bootstrap resamples of whole clusters, as how often each cluster is drawn.
+
+    The clusters are drawn with replacement, as many as there are (Cameron & Miller 2015 §VI.C.2,
+    the pairs cluster bootstrap; Field & Welsh 2007, J. R. Statist. Soc. B 69).
+
+    Parameters
+    ----------
+    clusters : (n,) array, or None
+        Labels; None: every sample is its own cluster.
+    n, resamples, seed : int
+
+    Returns
+    -------
+    codes : (n,) int
+        Each sample's cluster as a number.
+    counts : (resamples, clusters) float64
+        Rows sum to the number of clusters.
+    """
+    _, codes, sizes = _checked(np.zeros(n, np.int8), clusters, 0.5)
+    groups = len(sizes)
+    counts = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), resamples)
+    return codes, counts.astype(np.float64)
+
+
+def percentiles(value: ArrayLike, resampled: ArrayLike, *, level: float = 0.95) -> Interval:
+    """The percentile bootstrap interval of an estimate (Efron & Tibshirani 1993, ch. 13).
+
+    Parameters
+    ----------
+    value : (...) array
+        The estimate itself.
+    resampled : (resamples, ...) array
+        The same of each resample.
+    level : float
+    """
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.asarray(resampled, np.float64), [tail, 1 - tail], axis=0)
+    return Interval(np.asarray(value, np.float64), low, high)

@@ -1,0 +1,29 @@
+"""Tiny models with stored runs, extracted once for all tests that run models again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rerun_models import Case, make_case
+
+
+@pytest.fixture(scope="session")
+def case(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_tokenizer: Any,
+    bos_tokenizer: Any,
+    bert_tokenizer: Any,
+) -> Callable[[str], Case]:
+    """``case("gpt2")`` (or "opt", "llama", "bert"): a model, its runs and its maps."""
+    tokenizers = {"llama": bos_tokenizer, "bert": bert_tokenizer}
+    made: dict[str, Case] = {}
+
+    def of(family: str) -> Case:
+        if family not in made:
+            folder = tmp_path_factory.mktemp(family)
+            made[family] = make_case(family, tokenizers.get(family, tiny_tokenizer), folder)
+        return made[family]
+
+    return of
