@@ -13,7 +13,7 @@ from actstore.errors import CorpusError
 
 _COORDINATES = (
     *("layer", "block", "sample", "feature", "item", "document", "document_id", "position"),
-    *("sequence", "token", "token_id", "target_id"),
+    *("document_position", "sequence", "token", "token_id", "target_id"),
 )
 _MEMBERS = (
     *("resid", "final_norm", "attn", "mlp", "resid_mid", "ln1", "ln2", "embed"),

@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from actstore.corpus.columns import Column
+from actstore.corpus.contexts import Piece, pieces
 from actstore.corpus.documents import Corpus, Document, Fingerprint, document_id
 from actstore.corpus.sampling import Sampling
 from actstore.corpus.tokens import Encoded, Encoder
@@ -39,9 +40,11 @@ class PlanBlock:
     token_id : (n_samples,) int32
         The id that is run at the position.
     target_id : (n_samples,) int32
-        The next id of the sequence, −1 at its end; for ``"mask"`` the id that the mask replaced.
+        The next id of the document, −1 at its end; for ``"mask"`` the id that the mask replaced.
     metadata
-        Per sample: ``"document_id"`` and the metadata columns of the documents.
+        Per sample: ``"document_id"`` and the metadata columns of the documents; where long
+        documents are cut into windows also ``"document_position"``, the position in the ids of
+        the whole document, special tokens around it included.
     skipped
         Documents that give no sample.
     truncated
@@ -98,7 +101,11 @@ def plan(
     if batch_size < 1:
         raise SamplingError(f"batch_size={batch_size}: at least 1 document is needed")
     mask_id = _mask_id(tokenizer) if sampling.masks else None
-    encoder = Encoder(tokenizer, sampling.bos, sampling.max_length)
+    encoder = Encoder(
+        tokenizer, sampling.bos, sampling.max_length, cuts=sampling.overflow == "truncate"
+    )
+    if sampling.windows is not None:
+        sampling.windows.check_room(encoder.n_special)
     return _blocks(corpus, encoder, sampling, mask_id, batch_size, progress)
 
 
@@ -163,49 +170,41 @@ def _block(
     mask_id: int | None,
     columns: Sequence[Column],
 ) -> PlanBlock:
-    input_ids: list[np.ndarray] = []
+    found: list[Piece] = []
     owner: list[int] = []  # of each sequence: index of its document in this block
-    drawn: list[np.ndarray] = []  # of each sequence: its positions
-    token_id: list[np.ndarray] = []
-    target_id: list[np.ndarray] = []
     skipped = 0
+    windows = sampling.windows
     for index, one in enumerate(encoded):
         positions = sampling.draw(first + index, one.ids, one.special)
         skipped += not len(positions)
-        if mask_id is None:
-            parts = [positions] if len(positions) else []
-        else:
-            parts = np.split(positions, len(positions)) if len(positions) else []
-        for part in parts:
-            ids = one.ids
-            if mask_id is None:
-                target = np.append(ids[1:], np.int32(-1))[part]
-            else:
-                target = ids[part]
-                ids = ids.copy()
-                ids[part] = mask_id
-            input_ids.append(ids)
+        for piece in pieces(
+            one,
+            positions,
+            windows=windows,
+            prefix=sampling.context == "prefix",
+            mask_id=mask_id,
+        ):
+            found.append(piece)
             owner.append(index)
-            drawn.append(part)
-            token_id.append(ids[part])
-            target_id.append(target)
-    counts = np.array([len(part) for part in drawn], dtype=np.int64)
+    counts = np.array([len(piece.position) for piece in found], dtype=np.int64)
     sequence_owner = np.array(owner, dtype=np.int64)
     sample_owner = np.repeat(sequence_owner, counts)
     names = np.empty(len(documents), dtype=object)
     names[:] = [document_id(document, first + i) for i, document in enumerate(documents)]
     metadata = {"document_id": names[sample_owner]}
+    if windows is not None:
+        metadata["document_position"] = _joined([piece.place for piece in found]).astype(np.int64)
     for column in columns:
         values = column.values([document.metadata for document in documents])
         metadata[column.name] = values[sample_owner]
     return PlanBlock(
-        input_ids=input_ids,
+        input_ids=[piece.ids for piece in found],
         sequence_document=sequence_owner + first,
         sample_sequence=np.repeat(np.arange(len(counts)), counts),
-        position=_joined(drawn),
+        position=_joined([piece.position for piece in found]),
         document=sample_owner + first,
-        token_id=_joined(token_id),
-        target_id=_joined(target_id),
+        token_id=_joined([piece.ids[piece.position] for piece in found]),
+        target_id=_joined([piece.target for piece in found]),
         metadata=metadata,
         skipped=skipped,
         truncated=sum(one.truncated for one in encoded),

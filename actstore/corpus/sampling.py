@@ -6,18 +6,23 @@ import hashlib
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
+from actstore.corpus.contexts import Windows
 from actstore.errors import SamplingError
 
 PositionFunction = Callable[[int, np.ndarray, np.ndarray], "Sequence[int] | np.ndarray"]
 
 _EVERY = re.compile(r"every:([1-9][0-9]*)")
 _NAMED = ("random", "all", "last", "mask")
+_CHOICES = {"overflow": ("truncate", "window"), "context": ("full", "prefix")}
+_OPTIONAL = ("max_length", "stride")
+_LISTED_IF_CHOSEN = ("overflow", "stride", "context")
+"""Left out of the key where they are the defaults, as in runs from before they existed."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,20 @@ class Sampling:
     include_special
         Whether the named ways may choose special tokens (BOS, CLS, SEP…) too.
     max_length
-        The most tokens a sequence may have, special ones included; the end is cut.
+        The most tokens a sequence may have, special ones included.
+    overflow
+        What happens to longer documents. ``"truncate"``: the end is cut. ``"window"``: they
+        become several sequences, which overlap; positions are chosen from the whole document,
+        and each comes from the window that shows the most of what is before it
+        (:class:`actstore.corpus.contexts.Windows` has the rule).
+    stride
+        For ``"window"``: how many tokens of text lie between the starts of two windows; by
+        default half of the text that a window holds.
+    context
+        ``"full"``: the whole sequence is run, whatever the position. ``"prefix"``: the sequence
+        ends with the sampled token, and each sample has a sequence of its own. That changes the
+        states of bidirectional models, which then see no later token, and no closing SEP; those
+        of causal models are the same either way.
 
     Raises
     ------
@@ -65,9 +83,12 @@ class Sampling:
     bos: str = "tokenizer"
     include_special: bool = False
     max_length: int | None = None
+    overflow: str = "truncate"
+    stride: int | None = None
+    context: str = "full"
 
     def __post_init__(self) -> None:
-        for name in ("seed", "per_document", "max_length"):
+        for name in ("seed", "per_document", "max_length", "stride"):
             object.__setattr__(self, name, _checked_int(name, getattr(self, name)))
         positions = self.positions
         if isinstance(positions, str):
@@ -92,18 +113,42 @@ class Sampling:
             raise SamplingError(f'bos={self.bos!r}: "tokenizer", "none" or a token, e.g. "<s>"')
         if self.max_length is not None and self.max_length < 1:
             raise SamplingError(f"max_length={self.max_length}: at least 1 token is needed")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SamplingError(
+                    f"{name}={getattr(self, name)!r}: choose {' or '.join(map(repr, choices))}"
+                )
+        if self.overflow == "window" and self.max_length is None:
+            raise SamplingError("overflow='window' needs max_length, the tokens of a window")
+        if self.stride is not None:
+            if self.overflow != "window":
+                raise SamplingError(f"stride={self.stride} goes with overflow='window' only")
+            if not 1 <= self.stride <= (self.max_length or 0):
+                raise SamplingError(f"stride={self.stride}: it lies in 1…{self.max_length}")
 
     @property
     def masks(self) -> bool:
         """Whether the sampled token is hidden from the model by the mask token."""
         return self.positions == "mask"
 
+    @property
+    def windows(self) -> Windows | None:
+        """How long documents are cut into windows; None where they are not."""
+        if self.overflow != "window":
+            return None
+        assert self.max_length is not None
+        return Windows(self.max_length, self.stride)
+
     def to_dict(self) -> dict[str, Any]:
         """All choices as JSON-able values: equal dicts give equal samples.
 
-        A function is told by its name and its code.
+        A function is told by its name and its code. ``overflow``, ``stride`` and ``context`` are
+        listed where they are not the defaults.
         """
         record = asdict(self)
+        for field in fields(self):
+            if field.name in _LISTED_IF_CHOSEN and record[field.name] == field.default:
+                del record[field.name]
         if callable(self.positions):
             record["positions"] = _function_key(self.positions)
         elif not isinstance(self.positions, str):
@@ -196,7 +241,7 @@ def _called(
 
 def _checked_int(name: str, value: Any) -> int | None:
     try:
-        return None if value is None and name == "max_length" else operator.index(value)
+        return None if value is None and name in _OPTIONAL else operator.index(value)
     except TypeError:
         raise SamplingError(f"{name}={value!r}: an int is needed") from None
 

@@ -25,11 +25,15 @@ class Encoded:
         unknown token does stand for text.
     truncated
         Whether the end was cut off.
+    prefix, suffix
+        How many special tokens were put before the text, and behind it.
     """
 
     ids: np.ndarray
     special: np.ndarray
     truncated: bool
+    prefix: int = 0
+    suffix: int = 0
 
 
 class Encoder:
@@ -45,6 +49,8 @@ class Encoder:
     max_length
         The most tokens a sequence may have, special ones included. The end of the text is cut,
         never its beginning; a closing special token (SEP) stays.
+    cuts
+        Whether a longer text is cut here; if not, that it leaves room for text is checked alone.
 
     Raises
     ------
@@ -52,21 +58,29 @@ class Encoder:
         If ``bos`` is not a token of the vocabulary.
     """
 
-    def __init__(self, tokenizer: Any, bos: str, max_length: int | None) -> None:
+    def __init__(
+        self, tokenizer: Any, bos: str, max_length: int | None, *, cuts: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
-        self._max_length = max_length
+        self._max_length = max_length if cuts else None
         self._own_specials = bos == "tokenizer"
         self._prefix: list[int] = []
         if bos not in ("tokenizer", "none"):
             self._prefix = [_token_id(tokenizer, bos)]
-        self._suffix = _suffix_length(tokenizer) if self._own_specials else 0
+        own = _affixes(tokenizer) if self._own_specials else (0, 0)
+        self._before, self._suffix = len(self._prefix) or own[0], own[1]
         self._special_ids = np.array(sorted(special_ids(tokenizer)), dtype=np.int32)
         self._start_ids = self._prefix or _start_ids(tokenizer)
         self._warned = False
-        if max_length is not None and max_length <= len(self._prefix) + self._suffix:
+        if max_length is not None and max_length <= self.n_special:
             raise SamplingError(
                 f"max_length={max_length} leaves no room for text beside the special tokens"
             )
+
+    @property
+    def n_special(self) -> int:
+        """How many special tokens stand around each text."""
+        return self._before + self._suffix
 
     def encode(self, documents: Sequence[Document], first_number: int = 0) -> list[Encoded]:
         """The ids of some consecutive documents, of which the first has ``first_number``."""
@@ -75,7 +89,7 @@ class Encoder:
         out = []
         for number, document in enumerate(documents, first_number):
             if document.input_ids is None:
-                ids, prefix, suffix = next(tokenised), len(self._prefix), self._suffix
+                ids, prefix, suffix = next(tokenised), self._before, self._suffix
                 ids = self._prefix + ids
             else:
                 ids, prefix, suffix = list(document.input_ids), 0, 0
@@ -102,7 +116,7 @@ class Encoder:
             ids = ids[: limit - suffix] + ids[len(ids) - suffix :]
         array = np.asarray(ids, dtype=np.int32)
         special = np.isin(array, self._special_ids)
-        special[:prefix] = True
+        special[: len(self._prefix) if prefix else 0] = True
         if len(ids) > 1 and ids[0] == ids[1] and ids[0] in self._start_ids and not self._warned:
             self._warned = True
             warnings.warn(
@@ -111,7 +125,7 @@ class Encoder:
                 UserWarning,
                 stacklevel=2,
             )
-        return Encoded(array, special, truncated)
+        return Encoded(array, special, truncated, prefix, suffix)
 
     def _check_vocabulary(self, ids: list[int], number: int) -> None:
         if self._tokenizer is not None and ids and max(ids) >= len(self._tokenizer):
@@ -143,7 +157,7 @@ def token_strings(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> np.ndarray
     Parameters
     ----------
     tokenizer
-        A transformers tokenizer.
+        A transformers tokenizer, or None: every token is then shown as ``"<id 17>"``.
     ids : (n,) int
         Token ids; −1 stands for none.
 
@@ -164,6 +178,8 @@ def token_strings(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> np.ndarray
 def _token_string(tokenizer: Any, token_id: int) -> str:
     if token_id < 0:
         return ""
+    if tokenizer is None:
+        return f"<id {token_id}>"
     piece = tokenizer.convert_ids_to_tokens(token_id) if token_id < len(tokenizer) else None
     if piece is None:
         return f"<id {token_id}>"
@@ -205,12 +221,12 @@ def _start_ids(tokenizer: Any) -> list[int]:
     return [token_id for token_id in starts if token_id is not None]
 
 
-def _suffix_length(tokenizer: Any) -> int:
-    """How many special tokens the tokenizer puts after a text."""
+def _affixes(tokenizer: Any) -> tuple[int, int]:
+    """How many special tokens the tokenizer puts before a text, and behind it."""
     if tokenizer is None:
-        return 0
+        return 0, 0
     (full,), (bare,) = _call(tokenizer, ["a"], True), _call(tokenizer, ["a"], False)
     for start in range(len(full) - len(bare) + 1):
         if full[start : start + len(bare)] == bare:
-            return len(full) - start - len(bare)
-    return 0
+            return start, len(full) - start - len(bare)
+    return 0, 0

@@ -125,6 +125,12 @@ def test_to_dict_is_complete_json() -> None:
         "include_special": False,
         "max_length": 9,
     }
+    windowed = Sampling(max_length=8, overflow="window", stride=2, context="prefix").to_dict()
+    assert windowed == Sampling(max_length=8).to_dict() | {
+        "overflow": "window",
+        "stride": 2,
+        "context": "prefix",
+    }
     assert Sampling([1, np.int64(2)]).to_dict()["positions"] == [1, 2]  # type: ignore[list-item]
 
 
@@ -143,6 +149,12 @@ def test_to_dict_is_complete_json() -> None:
         ({"seed": 1.5}, r"seed=1.5: an int is needed"),
         ({"bos": ""}, r"bos=''"),
         ({"max_length": 0}, r"max_length=0"),
+        ({"overflow": "wrap"}, r"overflow='wrap': choose 'truncate' or 'window'"),
+        ({"context": "left"}, r"context='left': choose 'full' or 'prefix'"),
+        ({"overflow": "window"}, r"needs max_length"),
+        ({"stride": 2, "max_length": 8}, r"stride=2 goes with overflow='window' only"),
+        ({"stride": 9, "max_length": 8, "overflow": "window"}, r"stride=9: it lies in 1…8"),
+        ({"stride": 0, "max_length": 8, "overflow": "window"}, r"stride=0: it lies in 1…8"),
     ],
 )
 def test_senseless_choices_are_refused(choice: dict[str, Any], message: str) -> None:
