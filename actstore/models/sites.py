@@ -77,8 +77,8 @@ def find_inner_sites(trace: Trace, scale: float) -> tuple[dict[str, InnerSite], 
     pair = next((found for s in scales if (found := _additive_pair(trace, s))), None)
     if pair is None:
         why = (
-            "no two modules of a block add up to its output (a norm follows the sum, or there "
-            "are not two sub-layers)"
+            "no two modules add up to the output in every block (a norm follows the sum, there "
+            "are not two sub-layers, or blocks differ)"
         )
         return {}, dict.fromkeys(BLOCK_SITES, why)
     first, second, factor = pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +35,8 @@ class Trace:
     entering, leaving : list of tensors (batch, time, width)
         Per block, the stream before and after it.
     inside : list of lists of Call
-        Per block, the calls of the modules inside it, in the order they began.
+        Per block, the calls of the modules inside it, in the order they began; only of those
+        that are called once.
     after : list of Call
         The outermost calls after the last block, inside the base module.
     last_hidden : tensor
@@ -68,7 +70,14 @@ def trace_forward(stack: Stack, run: Callable[[], Any], shape: tuple[int, int]) 
             f"check 'blocks' failed: {len(trace.leaving)} blocks ran in one forward pass, "
             f"expected the {len(stack.blocks)} of {stack.pattern}"
         )
+    trace.inside = [_once(calls) for calls in trace.inside]
     return trace
+
+
+def _once(calls: list[Call]) -> list[Call]:
+    """Without modules that run several times in a block (one dropout for two branches)."""
+    count = Counter(call.path for call in calls)
+    return [call for call in calls if count[call.path] == 1]
 
 
 class _Recorder:

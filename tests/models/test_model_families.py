@@ -53,7 +53,7 @@ def test_stream_final_norm_and_logits_are_transformers_own(family):
     alone = [run_base(encoder_or_base(model), ids, output_hidden_states=True) for ids in batch]
     count = lm.n_blocks
     # Mamba lists the states behind each block, the others those before it
-    first = 1 if family == "mamba" else 0
+    first = 1 if family in ("mamba", "mamba2") else 0
     for layer in range(first, count + first):
         own = np.concatenate([o.hidden_states[layer - first][0].numpy() for o in alone])
         assert relative(got["resid"][layer], own) < 1e-4
@@ -180,7 +180,7 @@ def test_module_paths_lead_to_what_the_modules_take_and_return(family):
             handles.append(module.register_forward_hook(after))
     with hooked(*handles):
         run_base(encoder_or_base(lm.model), ids)
-    assert len(seen) >= (4 if family == "mamba" else 10)
+    assert len(seen) >= (4 if "attn.in" in lm.refused else 10)
     for path, states in seen.items():
         wanted = lm.resolve([path.replace("*", "1")])
         ((site, (_number,)),) = wanted.items()

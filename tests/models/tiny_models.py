@@ -28,6 +28,22 @@ _LLAMA = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_LATENT = {
+    **_LLAMA,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
 _GPT = {
     "vocab_size": VOCABULARY,
     "n_embd": 32,
@@ -122,6 +138,38 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         ALL | RAW,
     ),
     "cohere": (_causal(hf.CohereConfig, **_LLAMA), True, True, PARALLEL),
+    "deepseek_v2": (
+        _causal(hf.DeepseekV2Config, **_LATENT, q_lora_rank=None, topk_method="greedy"),
+        True,
+        True,
+        ALL,
+    ),
+    "deepseek_v3": (_causal(hf.DeepseekV3Config, **_LATENT, q_lora_rank=16), True, True, ALL),
+    "qwen2_moe": (
+        _causal(hf.Qwen2MoeConfig, **_LLAMA, **_EXPERTS, shared_expert_intermediate_size=24),
+        True,
+        True,
+        ALL,
+    ),
+    "qwen3_moe": (_causal(hf.Qwen3MoeConfig, **_LLAMA, **_EXPERTS, head_dim=8), True, True, ALL),
+    "stablelm": (_causal(hf.StableLmConfig, **_LLAMA), True, True, ALL),
+    "smollm3": (_causal(hf.SmolLM3Config, **_LLAMA), True, True, ALL),
+    "phi": (_causal(hf.PhiConfig, **_LLAMA), True, True, PARALLEL),
+    "gpt_oss": (
+        _causal(
+            hf.GptOssConfig,
+            **_LLAMA,
+            head_dim=8,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=4,
+        ),
+        True,
+        True,
+        ALL,
+    ),
+    "olmo3": (_causal(hf.Olmo3Config, **_LLAMA), True, True, NORM_AFTER),
+    "starcoder2": (_causal(hf.Starcoder2Config, **_LLAMA), True, True, ALL),
     "opt": (_causal(hf.OPTConfig, **_OPT, word_embed_proj_dim=32), True, True, ALL),
     "opt_350m_shape": (
         _causal(hf.OPTConfig, **_OPT, word_embed_proj_dim=16, do_layer_norm_before=False),
@@ -179,6 +227,40 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         True,
         STREAM,
     ),
+    "mamba2": (
+        _causal(
+            hf.Mamba2Config,
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=3,
+            state_size=4,
+            num_heads=4,
+            head_dim=16,
+            n_groups=1,
+            chunk_size=4,
+            **_MARKS,
+        ),
+        True,
+        True,
+        STREAM,
+    ),
+    # attention in one block, a state-space model in the others
+    "jamba": (
+        _causal(
+            hf.JambaConfig,
+            **_LLAMA,
+            num_experts=2,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            mamba_d_state=4,
+            use_mamba_kernels=False,
+        ),
+        True,
+        True,
+        STREAM,
+    ),
     "bert": (_masked(hf.BertConfig, **_HIDDEN), False, True, POST_NORM),
     "roberta": (_masked(hf.RobertaConfig, **_HIDDEN), False, True, POST_NORM),
     "distilbert": (
@@ -200,6 +282,14 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
     "albert": (_masked(hf.AlbertConfig, **_HIDDEN, embedding_size=16), False, True, POST_NORM),
     "modernbert": (_masked(hf.ModernBertConfig, **_MODERN), False, True, ALL),
     "mpnet": (_masked(hf.MPNetConfig, **_HIDDEN), False, True, POST_NORM),
+    "deberta_v2": (
+        _masked(
+            hf.DebertaV2Config, **_HIDDEN, relative_attention=True, pos_att_type=["p2c", "c2p"]
+        ),
+        False,
+        True,
+        POST_NORM,
+    ),
     "t5_encoder": (
         lambda: hf.AutoModel.from_config(
             hf.T5Config(
@@ -209,6 +299,24 @@ FAMILIES: dict[str, tuple[Callable[[], Any], bool, bool, set[str]]] = {
         False,
         False,
         ALL,
+    ),
+    "bart_encoder": (
+        lambda: hf.AutoModel.from_config(
+            hf.BartConfig(
+                vocab_size=VOCABULARY,
+                d_model=32,
+                encoder_layers=3,
+                decoder_layers=3,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=48,
+                decoder_ffn_dim=48,
+                max_position_embeddings=64,
+            )
+        ),
+        False,
+        False,
+        POST_NORM,
     ),
 }
 
