@@ -126,7 +126,7 @@ def curves(
         ``precision`` (schedule, k) and ``surprisal`` (schedule) with ``_low`` and ``_high``;
         ``precision_over_exit`` (schedule, k), the paired difference to one jump to the end with
         as many real blocks, NaN where that is not among the schedules. Coordinates ``family``,
-        ``real`` and ``steps`` on ``schedule``.
+        ``real_blocks`` and ``steps`` on ``schedule``.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def curves(
             "schedule": np.arange(len(schedules)),
             "k": chosen_ks,
             "family": ("schedule", [s.family for s in schedules]),
-            "real": ("schedule", [s.real for s in schedules]),
+            "real_blocks": ("schedule", [s.real for s in schedules]),
             "steps": ("schedule", [s.text for s in schedules]),
         }
     )
