@@ -271,7 +271,7 @@ class LanguageModel:
             "name": self.name,
             "class": type(self.model).__name__,
             "model_type": config.model_type,
-            "revision": getattr(config, "_commit_hash", None),
+            "revision": None,
             "quantisation": _quantisation(config),
             **{key: value for key, value in self._origin.items() if value is not None},
             "dtype": str(self.dtype).removeprefix("torch."),

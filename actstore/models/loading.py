@@ -125,7 +125,24 @@ class _Source:
         note = None if self.gguf is None else f"dequantised from {self.gguf.name}"
         # where a folder lies says nothing about what is in it
         outside = not self.local and self.gguf is None
-        return {"source": self.where if outside else self.label, "quantisation": note}
+        return {
+            "source": self.where if outside else self.label,
+            "revision": self._commit() if outside else None,
+            "quantisation": note,
+        }
+
+    def _commit(self) -> str | None:
+        """The commit that the files of a hub id were taken from; None if it cannot be told."""
+        from transformers.utils import cached_file, extract_commit_hash
+
+        revision: str | None = self.common["revision"]
+        try:
+            path = cached_file(
+                self.location, "config.json", revision=revision, local_files_only=True
+            )
+        except OSError:
+            return revision
+        return extract_commit_hash(path, None) or revision
 
     def tokenizer(self) -> Any:
         from transformers import AutoTokenizer
