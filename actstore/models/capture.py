@@ -73,10 +73,12 @@ def capture_rows(
     }
     last = torch.empty((len(rows), specs["resid"].width), dtype=dtype, pin_memory=pin)
     taps, until = _plan(stack, inner, embedding, wanted, out, last)
+    if stack.n_start:
+        rows = rows + stack.n_start * (1 + rows // batch.shape[1])
     index = torch.as_tensor(rows, device=device)
     handles = _hooks(stack, taps, until, index)
     with hooked(*handles), suppress(StopForward):
-        call_with_ids(stack.base, batch, mask, device)
+        call_with_ids(stack.runner or stack.base, batch, mask, device, start=stack.start)
     if pin:
         torch.cuda.synchronize()
     if "final_norm" in out:

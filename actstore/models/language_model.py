@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,6 +40,8 @@ class LanguageModel:
         Label used in stores; default: the last part of the model's id or folder.
     origin : dict, optional
         Where the weights came from, for `describe`.
+    part : {"encoder", "decoder"}, optional
+        Of an encoder-decoder, whose states are meant; see `actstore.load_model`.
 
     Attributes
     ----------
@@ -72,10 +75,12 @@ class LanguageModel:
         *,
         name: str | None = None,
         origin: Mapping[str, Any] | None = None,
+        part: Literal["encoder", "decoder"] | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.name = name or default_name(model)
+        self.name = name or default_name(model) + ("-decoder" if part == "decoder" else "")
+        self._part = _checked_part(model, part)
         self._origin = dict(origin or {})
         self._lock = threading.RLock()
         self._fingerprint: str | None = None
@@ -257,10 +262,19 @@ class LanguageModel:
         return tokenizer_fingerprint(self.tokenizer)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the weights: names, shapes, dtypes and bytes. Computed once."""
+        """SHA-256 of the weights: names, shapes, dtypes and bytes. Computed once.
+
+        The decoder of an encoder-decoder has another one than its encoder.
+        """
         if self._fingerprint is None:
             with self._lock:
-                self._fingerprint = weights_fingerprint(self.model)
+                weights = weights_fingerprint(self.model)
+            if self._part == "decoder":
+                # the same weights as the encoder's, and other states
+                weights = hashlib.sha256(
+                    f"{weights} decoder {self._stack.start}".encode()
+                ).hexdigest()
+            self._fingerprint = weights
         return self._fingerprint
 
     def describe(self) -> dict[str, Any]:
@@ -281,6 +295,7 @@ class LanguageModel:
             "width": self.width,
             "vocab_size": self.vocab_size,
             "causal": self.causal,
+            "part": self._part,
             "fingerprint": self.fingerprint(),
             "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
             "tokenizer_fingerprint": self._tokenizer_fingerprint,
@@ -296,7 +311,7 @@ class LanguageModel:
                 "map; spread the model over devices that hold it whole"
             )
         try:
-            self._stack = find_stack(model)
+            self._stack = find_stack(model, self._part)
             self._embedding = input_embedding(model, self._stack)
             self._pad_id = self._choose_pad_id()
             with quiet(model):
@@ -319,6 +334,20 @@ class LanguageModel:
         size = self._embedding.weight.shape[0]
         # models that skip pads when they count positions mean their own pad id
         return next((int(i) for i in reversed(known) if i is not None and 0 <= i < size), 0)
+
+
+def _checked_part(model: Any, part: str | None) -> str | None:
+    two = bool(model.config.is_encoder_decoder)
+    if part is None:
+        return "encoder" if two else None
+    if part not in ("encoder", "decoder"):
+        raise ModelError(f"part={part!r} asked for; choose 'encoder' or 'decoder'")
+    if not two:
+        raise ModelError(
+            f"part={part!r} asked for, but {type(model).__name__} is no encoder-decoder; leave it "
+            "out"
+        )
+    return part
 
 
 def default_name(model: Any) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from actstore.errors import MissingDependencyError, ModelError
 from actstore.models.language_model import LanguageModel, safe_name
@@ -24,6 +24,7 @@ def load_model(
     attn_implementation: str | None = None,
     device_map: Any = None,
     trust_remote_code: bool = False,
+    part: Literal["encoder", "decoder"] | None = None,
 ) -> LanguageModel:
     """Load a model and check that it is understood.
 
@@ -45,6 +46,12 @@ def load_model(
     revision, attn_implementation, device_map, trust_remote_code
         As in transformers. No code of a model repository runs unless ``trust_remote_code``.
 
+    part : {"encoder", "decoder"}, optional
+        Of an encoder-decoder (T5, BART), whose states are meant; default: the encoder's. For the
+        decoder, each sequence goes into the encoder as it is, and into the decoder behind the
+        configuration's ``decoder_start_token_id``. The state at a position is the decoder's
+        after it read that token, with the whole sequence before its cross-attention.
+
     Raises
     ------
     ModelError
@@ -62,9 +69,9 @@ def load_model(
     if isinstance(model, LanguageModel):
         return model
     if not isinstance(model, str | Path):
-        return _wrap_loaded(model, tokenizer, name, device)
+        return _wrap_loaded(model, tokenizer, name, device, part)
     source = _Source(model, revision, trust_remote_code)
-    kinds = source.auto_classes()
+    kinds = source.auto_classes(part)
     if isinstance(tokenizer, str | Path):
         found = _Source(tokenizer, None, trust_remote_code).tokenizer()
     elif tokenizer is None:
@@ -76,10 +83,17 @@ def load_model(
     loaded = source.weights(kinds, dtype, chosen)
     if device_map is None and not getattr(loaded, "quantization_method", None):
         loaded = _moved(loaded, _default_device() if device is None else device)
-    return LanguageModel(loaded, found, name=name or source.label, origin=source.origin())
+    label = source.label + ("-decoder" if part == "decoder" else "")
+    return LanguageModel(loaded, found, name=name or label, origin=source.origin(), part=part)
 
 
-def _wrap_loaded(model: Any, tokenizer: Any, name: str | None, device: Any) -> LanguageModel:
+def _wrap_loaded(
+    model: Any,
+    tokenizer: Any,
+    name: str | None,
+    device: Any,
+    part: Literal["encoder", "decoder"] | None,
+) -> LanguageModel:
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
@@ -92,7 +106,7 @@ def _wrap_loaded(model: Any, tokenizer: Any, name: str | None, device: Any) -> L
     if device is not None:
         model = _moved(model, device)
     origin = {"source": str(getattr(model.config, "_name_or_path", "") or "") or None}
-    return LanguageModel(model, tokenizer or None, name=name, origin=origin)
+    return LanguageModel(model, tokenizer or None, name=name, origin=origin, part=part)
 
 
 class _Source:
@@ -157,16 +171,17 @@ class _Source:
                 f"no tokenizer for {self.where} ({_first_line(error)}); {advice}"
             ) from error
 
-    def auto_classes(self) -> list[str]:
+    def auto_classes(self, part: str | None = None) -> list[str]:
         """Names of transformers' auto classes to try, the last of which gives no head."""
         from transformers import AutoConfig
 
         if self.gguf is not None:
             return ["AutoModelForCausalLM", "AutoModel"]
         try:
-            return _auto_classes(AutoConfig.from_pretrained(self.location, **self.common))
+            config = AutoConfig.from_pretrained(self.location, **self.common)
         except Exception as error:
             raise ModelError(f"{self.where} cannot be loaded: {_explained(error)}") from error
+        return _auto_classes(config, part)
 
     def weights(self, kinds: list[str], dtype: Any, options: dict[str, Any]) -> Any:
         """Load the model, with its head where the checkpoint has one."""
@@ -217,10 +232,12 @@ class _Source:
                 )
 
 
-def _auto_classes(config: Any) -> list[str]:
+def _auto_classes(config: Any, part: str | None) -> list[str]:
     from transformers.models.auto import modeling_auto as auto
 
     architecture = next(iter(config.architectures or ()), "")
+    if config.is_encoder_decoder and part == "decoder":
+        return ["AutoModelForSeq2SeqLM", "AutoModel"]
     if config.is_encoder_decoder:
         text = auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
         return ["AutoModelForTextEncoding" if config.model_type in text else "AutoModel"]

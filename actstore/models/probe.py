@@ -78,19 +78,22 @@ def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
     Causality is measured too: whether a changed last token moves earlier states.
     """
     ids = _tokens(model, embedding)
-    has_head = _unembeds(model) and not model.config.is_encoder_decoder
+    whole = stack.runner is not None or not model.config.is_encoder_decoder
+    has_head = _unembeds(model) and whole
     if has_head and model is stack.base:
         raise UnsupportedModelError(
             f"check 'base' failed: {type(model).__name__} runs its blocks and its head in one; "
             "load it through AutoModel to go without the head"
         )
     device = embedding.weight.device
-    runner = model if has_head else stack.base
+    runner = model if has_head else stack.runner or stack.base
     with foreign_hooks_removed(model):
         trace = trace_forward(
             stack,
-            lambda: call_with_ids(runner, ids, None, device, output_hidden_states=True),
-            (int(ids.shape[0]), int(ids.shape[1])),
+            lambda: call_with_ids(
+                runner, ids, None, device, start=stack.start, output_hidden_states=True
+            ),
+            (int(ids.shape[0]), int(ids.shape[1]) + stack.n_start),
         )
     _check_finite(stack, trace)
     _check_chaining(stack, trace)
@@ -98,7 +101,7 @@ def probe(model: Any, stack: Stack, embedding: Any, pad_id: int) -> Probed:
     causal = _is_causal(trace)
     # heads without vocabulary logits (classifiers) or with several outputs are no heads here
     logits = getattr(trace.result, "logits", None) if has_head else None
-    head = Head(model, stack.base) if logits is not None and logits.ndim == 3 else None
+    head = Head(model, stack.base, stack.start) if logits is not None and logits.ndim == 3 else None
     vocabulary = int(embedding.weight.shape[0])
     if head is not None:
         vocabulary = _check_head(head, tail, trace)
@@ -175,7 +178,7 @@ def _check_chaining(stack: Stack, trace: Trace) -> None:
                 f"check 'chaining' failed: what enters block {layer} of {stack.pattern} is not "
                 f"what left block {layer - 1}"
             )
-    own: Sequence[Any] = getattr(trace.result, "hidden_states", None) or ()
+    own = _own_hidden_states(trace)
     if len(own) != count + 1:
         return
     # most models list the states before each block, Mamba those after it
@@ -188,9 +191,14 @@ def _check_chaining(stack: Stack, trace: Trace) -> None:
         )
 
 
+def _own_hidden_states(trace: Trace) -> Sequence[Any]:
+    names = ("decoder_hidden_states", "hidden_states")
+    return next((own for name in names if (own := getattr(trace.result, name, None))), ())
+
+
 def _hidden_states(trace: Trace) -> list[tuple[str, int]]:
     """Which site and layer each of transformers' own ``hidden_states`` is; empty if one is none."""
-    own: Sequence[Any] = getattr(trace.result, "hidden_states", None) or ()
+    own = _own_hidden_states(trace)
     count = len(trace.leaving)
     if len(own) != count + 1 or trace.last_hidden is None:
         return []
@@ -254,7 +262,7 @@ def _check_alone(
         )["resid"][0]
 
     together = states([short, long])
-    full = trace.leaving[-1][0]
+    full = trace.leaving[-1][0, stack.n_start :]
     alone = full[:_SHORTER] if found.causal else states([short])
     expected = torch.cat([alone.cpu(), full.cpu()])
     full_precision = found.dtype in (torch.float32, torch.float64)
@@ -280,5 +288,5 @@ def _position_limit(model: Any, stack: Stack, embedding: Any) -> int | None:
                 skipped = getattr(module, "offset", None)
                 if skipped is None:
                     skipped = 0 if module.padding_idx is None else module.padding_idx + 1
-                return rows - int(skipped)
+                return rows - int(skipped) - stack.n_start
     return None

@@ -58,11 +58,18 @@ def foreign_hooks_removed(model: nn.Module) -> Iterator[None]:
 
 
 def call_with_ids(
-    module: nn.Module, batch: np.ndarray, mask: np.ndarray | None, device: Any, **extra: Any
+    module: nn.Module,
+    batch: np.ndarray,
+    mask: np.ndarray | None,
+    device: Any,
+    *,
+    start: int | None = None,
+    **extra: Any,
 ) -> Any:
     """Call a model on token ids with those of our usual arguments that its forward takes.
 
-    Position ids are left to the model: some count from another number than 0, or skip pads.
+    With ``start``, an encoder-decoder: its decoder gets that id and then the same ids. Position
+    ids are left to the model: some count from another number than 0, or skip pads.
     """
     arguments: dict[str, Any] = {"use_cache": False, "return_dict": True, **extra}
     parameters = inspect.signature(type(module).forward).parameters
@@ -73,4 +80,7 @@ def call_with_ids(
         del arguments["use_cache"]
     if mask is not None:
         arguments["attention_mask"] = torch.as_tensor(mask, device=device)
+    if start is not None:
+        own = np.insert(batch, 0, start, axis=1)
+        arguments["decoder_input_ids"] = torch.as_tensor(own, device=device)
     return module(input_ids=torch.as_tensor(batch, device=device), **arguments)

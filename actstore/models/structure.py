@@ -35,16 +35,27 @@ class Stack:
         In the order they run. A module may come more than once (ALBERT).
     pattern : str
         Path of a block inside the model, with ``*`` for its number.
+    runner : nn.Module, optional
+        Called with the ids, where it is not ``base``: the whole of an encoder-decoder.
+    start : int, optional
+        For a decoder behind an encoder: the id that stands before the decoder's own ids.
     """
 
     base: Any
     base_path: str
     blocks: tuple[nn.Module, ...]
     pattern: str
+    runner: Any = None
+    start: int | None = None
+
+    @property
+    def n_start(self) -> int:
+        """How many tokens of their own the blocks see before those of a sequence."""
+        return 0 if self.start is None else 1
 
 
-def find_stack(model: Any) -> Stack:
-    """Return the stack of a transformers model.
+def find_stack(model: Any, part: str | None = None) -> Stack:
+    """Return the stack of a transformers model; of an encoder-decoder, the part that is named.
 
     Raises
     ------
@@ -52,7 +63,7 @@ def find_stack(model: Any) -> Stack:
         No ``ModuleList``, or more than one, is as long as the configuration's number of layers.
     """
     family = family_of(model.config.model_type)
-    outer = _text_part(model, family)
+    outer = _decoder(model) if part == "decoder" else _text_part(model, family)
     config = getattr(outer, "config", model.config).get_text_config()
     if callable(family.blocks):
         found, inner = family.blocks(outer, config)
@@ -62,6 +73,8 @@ def find_stack(model: Any) -> Stack:
         inner += ".*"
     prefix = _path_of(model, outer)
     pattern = f"{prefix}.{inner}".lstrip(".")
+    if part == "decoder":
+        return Stack(outer, prefix, blocks, pattern, model, _start_id(model))
     base = outer if family.base is not None else _innermost_model(model, outer, pattern)
     return Stack(base, _path_of(model, base), blocks, pattern)
 
@@ -79,6 +92,26 @@ def input_embedding(model: Any, stack: Stack) -> Any:
         f"check 'embedding' failed: neither {type(stack.base).__name__} nor {type(model).__name__} "
         "has input embeddings of its own"
     )
+
+
+def _decoder(model: Any) -> Any:
+    decoder = model.get_decoder()
+    if decoder is None or decoder is model:
+        raise UnsupportedModelError(
+            f"part='decoder' asked for, but {type(model).__name__} gives no decoder of its own"
+        )
+    return decoder
+
+
+def _start_id(model: Any) -> int:
+    start = model.config.get_text_config().decoder_start_token_id
+    start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
+    if start is None:
+        raise UnsupportedModelError(
+            "part='decoder' asked for, but the configuration has no decoder_start_token_id, the "
+            "token that stands before the decoder's ids; set it in config.json"
+        )
+    return int(start)
 
 
 def _path_of(model: Any, wanted: Any) -> str:
