@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -156,7 +157,7 @@ def test_a_run_that_is_not_there(
 
 
 def test_help_teaches() -> None:
-    for command in ("extract", "ls", "info", "verify", "fit", "report"):
+    for command in ("extract", "repair", "ls", "info", "verify", "mv", "rm", "fit", "report"):
         done = subprocess.run(
             [sys.executable, "-m", "actstore", command, "--help"],
             capture_output=True,
@@ -174,3 +175,98 @@ def test_help_teaches() -> None:
             check=True,
         ).stdout
     )
+
+
+def test_a_dry_run_tells_and_writes_nothing(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    asked = ("extract", model_folder, corpus, store, "--shard-rows", 16, "--quiet")
+    assert run(*asked, "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("tiny-gpt2/cats: what extraction would take\n  samples       60\n")
+    assert "timed just now" in told
+    assert not store.exists()
+    assert run(*asked, "--dry-run", "--json") == 0
+    forecast = json.loads(capsys.readouterr().out)
+    assert (forecast["samples"], forecast["shards"], forecast["fits"]) == (60, 4, True)
+    assert run(*asked, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "complete"
+    files = [path for path in store.rglob("*") if path.is_file()]
+    assert forecast["files"] == len(files)
+    assert forecast["nbytes"] == sum(path.stat().st_size for path in files)
+    assert run(*asked, "--dry-run") == 0
+    assert "nothing would be computed" in capsys.readouterr().out
+
+
+def test_ranks(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    asked = ("extract", model_folder, corpus, store, "--shard-rows", 16, "--world-size", 2)
+    assert run(*asked, "--rank", 1) == 0
+    assert "2 of 4 shards" in capsys.readouterr().out
+    assert run(*asked, "--rank", 0) == 0
+    assert "complete" in capsys.readouterr().out
+    assert "0 ≤ rank < world_size" in refused(capsys, *asked, "--rank", 2)
+    assert "give both" in refused(capsys, *asked)
+
+
+def test_repair_from_the_shell(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store, "--positions", "last") == 0
+    whole = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    chunk = store / "tiny-gpt2/cats/resid/c.2.0.0"
+    data = bytearray(chunk.read_bytes())
+    data[100] ^= 4
+    chunk.write_bytes(data)
+    capsys.readouterr()
+    assert run("verify", store) == 1
+    assert "tiny-gpt2/cats, resid 2, shard 0 (samples 0…59): the chunk's checksum" in (
+        capsys.readouterr().out
+    )
+    other = tmp_path / "cats2.txt"
+    other.write_text(TEXT + "\none more")
+    assert "corpus.fingerprint" in refused(capsys, "repair", model_folder, other, store)
+    assert run("repair", model_folder, corpus, store) == 0
+    assert "tiny-gpt2/cats: 1 problem found, 0 left" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == whole
+    assert run("repair", model_folder, corpus, store, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "run": "tiny-gpt2/cats", "found": [], "left": []
+    }  # fmt: skip
+
+
+def test_mv_and_rm(
+    model_folder: Path,
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store) == 0
+    assert run("mv", store, "tiny-gpt2/cats", "small/felines", "--json") == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told == {"run": "tiny-gpt2/cats", "to": "small/felines"}
+    assert "give MODEL/CORPUS" in refused(capsys, "mv", store, "small/felines", "felines")
+    assert "cannot name a corpus" in refused(capsys, "mv", store, "small/felines", "a/b/c")
+    assert "no run 'x/y'" in refused(capsys, "rm", store, "x/y", "--yes")
+    assert "say --yes" in refused(capsys, "rm", store, "small/felines")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    assert run("rm", store, "small/felines") == 1
+    assert "left as it is" in capsys.readouterr().out
+    assert run("ls", store) == 0
+    assert "small  felines" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert run("rm", store, "small/felines") == 0
+    assert "removed small/felines (60 samples, 30.7 kB)" in capsys.readouterr().out
+    assert run("ls", store, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
