@@ -18,6 +18,7 @@ READ_AS = {
     "float16": "float16",
     "float32": "float32",
     "bfloat16": "float32",
+    "int8": "float32",
     "float64": "float64",
 }
 
