@@ -13,6 +13,7 @@ from types import ModuleType
 
 __all__ = [
     "alternation",
+    "annotation",
     "early_exit",
     "peeking",
     "plots",
@@ -23,6 +24,7 @@ __all__ = [
     "schedules",
     "stats",
     "submodules",
+    "transfer",
 ]
 
 

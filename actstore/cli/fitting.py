@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actstore.cli.common import add_evaluation, add_run, command, train_and_evaluation
 from actstore.errors import SelectionError
+
+if TYPE_CHECKING:
+    from actstore.store import Run
 
 FIT_HELP = """\
 examples:
@@ -18,8 +21,11 @@ examples:
 """
 
 REPORT_HELP = """\
-example:
+examples:
   actstore report acts.zarr gpt2/wiki --model openai-community/gpt2 --holdout 0.25 -o report.html
+      where the store holds the model on other corpora too, maps are carried between all of them
+  actstore report acts.zarr gpt2/wiki --holdout 0.25 --results results/ -o report.html
+      with the results that analysis.results.save wrote to a folder
 """
 
 
@@ -70,7 +76,7 @@ def add_report(commands: Any) -> None:
         commands,
         "report",
         _report,
-        "Write one self-contained HTML file: r² heat maps, prediction curves, decoded tokens.",
+        "Write one self-contained HTML file: r², prediction curves, early exit, transfer, tokens.",
         REPORT_HELP,
     )
     add_run(parser)
@@ -79,13 +85,14 @@ def add_report(commands: Any) -> None:
     add("-o", "--output", required=True, type=Path, help="the HTML file")
     add("--model", help="hub id or folder; without it, sections that decode tokens are left out")
     add("--maps", type=Path, help="maps saved by 'actstore fit'; fitted anew by default")
+    add("--results", type=Path, help="folder of saved results to show as well")
     add("--quiet", action="store_true", help="no progress bar")
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from actstore.fitting import fit, load_maps
     from actstore.store import open
-    from analysis import prediction, r2, report
+    from analysis import early_exit, prediction, r2, report, results
 
     progress = False if arguments.quiet else None
     train, held_out = train_and_evaluation(arguments)
@@ -94,6 +101,10 @@ def _report(arguments: argparse.Namespace) -> int:
             "nothing to evaluate on; --holdout 0.25 keeps a quarter of the documents for it, "
             "--evaluate MODEL/CORPUS takes another run"
         )
+    folder = arguments.results
+    if folder is not None and not folder.is_dir():
+        raise SelectionError(f"no folder of results at {folder}")
+    saved = [] if folder is None else [results.load(path) for path in sorted(folder.glob("*.zarr"))]
     maps = (
         load_maps(arguments.maps) if arguments.maps is not None else fit(train, progress=progress)
     )
@@ -104,7 +115,12 @@ def _report(arguments: argparse.Namespace) -> int:
         model = load_model(arguments.model, name=held_out.model)
         cluster = arguments.by
         found.append(prediction.curves(held_out, maps, model, cluster=cluster, progress=progress))
+        found.append(early_exit.sweep(held_out, maps, model, cluster=cluster, progress=progress))
         found.append(prediction.peek(held_out, maps, model, range(min(5, held_out.n_samples))))
+    else:
+        model = None
+    found += _transfer(arguments, train, held_out, maps, model, progress)
+    found += saved
     page = report.build(
         arguments.output,
         found,
@@ -115,3 +131,30 @@ def _report(arguments: argparse.Namespace) -> int:
     print(*report.findings(found), sep="\n")
     print(f"saved to {page}")
     return 0
+
+
+def _transfer(
+    arguments: argparse.Namespace, train: Run, held_out: Run, maps: Any, model: Any, progress: Any
+) -> list[Any]:
+    """Maps of every corpus of this model on every other's held-out part, if there are several."""
+    from actstore.fitting import fit
+    from actstore.store import open
+    from analysis import transfer
+
+    if arguments.holdout is None:
+        return []
+    fitted, runs = {train.corpus: maps}, {train.corpus: held_out}
+    for (owner, corpus), run in open(arguments.store).items():
+        alike = owner == train.model and run.sites.get("resid") == train.sites.get("resid")
+        if corpus == train.corpus or not alike or arguments.by not in run.samples.coords:
+            continue
+        rest, runs[corpus] = run.split(arguments.holdout, by=arguments.by, seed=arguments.seed)
+        fitted[corpus] = fit(rest, pairs="to_last", progress=progress)
+    if len(runs) == 1:
+        return []
+    found = [transfer.r2(fitted, runs, cluster=arguments.by)]
+    if model is not None:
+        found.append(
+            transfer.predictions(fitted, runs, model, cluster=arguments.by, progress=progress)
+        )
+    return found

@@ -94,7 +94,7 @@ def _curves(
             colour = COLOURS[(number if several else order) % len(COLOURS)]
             line = LINE_STYLES.get(shortcut, "-.")
             text = f"{label}, {shortcut}" if several else NAMES.get(shortcut, shortcut)
-            axis.plot(at[horizontal], at[name], line, color=colour, label=text)
+            axis.plot(at[horizontal], at[name], linestyle=line, color=colour, label=text)
             axis.fill_between(
                 at[horizontal],
                 at[name + "_low"],

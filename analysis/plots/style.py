@@ -26,8 +26,20 @@ __all__ = ["COLOURS", "INK", "LINE_STYLES", "NAMES", "MaxNLocator", "panels", "s
 # apart for the common kinds of colour blindness, and line styles tell them apart without colour.
 INK = "#7b7f86"
 COLOURS = ("#2a7fbf", "#d9730d", "#2a9d6f", "#c45d9b", "#8a8f2a", "#8067c9")
-LINE_STYLES = {"mat": "-", "id": "--"}
-NAMES = {"mat": "mat (fitted map)", "id": "id (no map)"}
+LINE_STYLES: dict[str, Any] = {
+    "mat": "-",
+    "id": "--",
+    "attn": "-.",
+    "ffn": ":",
+    "ln": (0, (4, 1, 1, 1, 1, 1)),
+}
+NAMES = {
+    "mat": "mat (fitted map)",
+    "id": "id (no map)",
+    "attn": "attention linear",
+    "ffn": "feed-forward linear",
+    "ln": "norms linear",
+}
 
 _SETTINGS: Any = {
     "axes.edgecolor": INK,

@@ -111,6 +111,32 @@ def test_heat_maps_equal_a_loop_over_pairs_and_coordinates(
     assert r2.heat_maps(per_pair, held_out).r2.sizes == {"shortcut": 2, "source": 3, "target": 1}
 
 
+def test_affine_and_ridge_maps_stand_beside_mat(
+    tiny_gpt2: Any, tiny_tokenizer: Any, tmp_path: Path
+) -> None:
+    run, _ = extracted(tiny_gpt2, tiny_tokenizer, tmp_path)
+    held = actstore.gram(run)
+    named = {
+        "mat": actstore.fit(held, ridge=0.1),
+        "affine": actstore.fit(held, ridge=0.1, intercept=True),
+        "to the last": actstore.fit(held, ridge=10.0, pairs="to_last"),
+    }
+    got = r2.heat_maps(named, held).r2
+    assert got.shortcut.values.tolist() == ["mat", "affine", "to the last", "id"]
+    alone = r2.heat_maps(named["mat"], held).r2
+    np.testing.assert_allclose(got.sel(shortcut=["mat", "id"]), alone)
+    np.testing.assert_allclose(got.sel(shortcut="affine"), named["affine"].r2(held))
+    last = named["to the last"].r2(held)
+    np.testing.assert_allclose(got.sel(shortcut="to the last", target=3), last.sel(target=3))
+    assert np.isnan(got.sel(shortcut="to the last", target=2)).all()
+    assert r2.heat_maps(named, held, average=None).r2.dims[-1] == "feature"
+    with pytest.raises(AnalysisError, match="'id' is the name of the baseline"):
+        r2.heat_maps({"id": named["mat"]}, held)
+    fewer = actstore.fit(run, layers=[0, 3])
+    with pytest.raises(AnalysisError, match="maps of the same layers"):
+        r2.heat_maps({"mat": named["mat"], "few": fewer}, held)
+
+
 def test_results_of_a_store_are_saved_and_reported(
     tiny_gpt2: Any, tiny_tokenizer: Any, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ LAMBDA = {
     "gpt2": 0.03,
     "llama": 0.03,
     "opt": 0.1,
-}  # at which these random models leave early now and then
+}
 
 
 def plain_walk(
