@@ -27,7 +27,7 @@ def fill_on_cluster(
     job: Job,
     store: Any,
     writer: RunWriter,
-    batch_tokens: int,
+    batch_tokens: int | None,
     progress: bool | None,
 ) -> None:
     """Compute and commit a run's pending shards on the workers of a cluster.

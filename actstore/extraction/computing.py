@@ -10,12 +10,26 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
+from actstore.errors import ModelError
 from actstore.models import LanguageModel
 from actstore.store import RunWriter
 
 
-def fill(writer: RunWriter, model: LanguageModel, batch_tokens: int, progress: bool | None) -> None:
+def tokens_of_a_batch(model: LanguageModel, chosen: int | None) -> int:
+    """`chosen`, or what runs well: on a CPU what stays in its caches, elsewhere what fills it."""
+    if chosen is None:
+        device = next(model.model.parameters()).device
+        return 1024 if device.type == "cpu" else 16384
+    if chosen < 1:
+        raise ModelError(f"batch_tokens={chosen}: a forward pass takes at least 1 token")
+    return chosen
+
+
+def fill(
+    writer: RunWriter, model: LanguageModel, batch_tokens: int | None, progress: bool | None
+) -> None:
     """Compute and commit the pending shards of a writer."""
+    batch_tokens = tokens_of_a_batch(model, batch_tokens)
     pending = writer.pending()
     bar = tqdm(
         total=sum(writer.shard_size(k) for k in pending),

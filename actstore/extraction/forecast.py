@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from actstore.extraction.computing import ShardWork, batches
+from actstore.extraction.computing import ShardWork, batches, tokens_of_a_batch
 from actstore.extraction.job import Job, make_job
 from actstore.extraction.planning import existing_run, write_plan
 from actstore.store import Run, RunWriter, free_room, holds, human_bytes
@@ -110,7 +110,7 @@ def plan_extraction(
     corpus_name: str | None = None,
     tokenizer: Any = None,
     shard_rows: int | None = None,
-    batch_tokens: int = 4096,
+    batch_tokens: int | None = None,
     progress: bool | None = None,
     timed: bool = True,
     **sampling: Any,
@@ -169,9 +169,10 @@ def _forecast(
     existing: Run | None,
     writer: RunWriter,
     plan_sizes: dict[str, int],
-    batch_tokens: int,
+    batch_tokens: int | None,
     timed: bool,
 ) -> Forecast:
+    batch_tokens = tokens_of_a_batch(job.model, batch_tokens)
     if existing is None:
         shared = ("zarr.json", f"{job.label[0]}/zarr.json")
         new = {key: size for key, size in plan_sizes.items() if key not in shared}

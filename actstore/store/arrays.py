@@ -64,8 +64,8 @@ def later_arrays(record: Record, name: str, site: Site) -> dict[str, bytes]:
     crc: list[BytesBytesCodec] = [Crc32cCodec()]
     dtype = record.stored
     rows = _metadata(
-        shape=(site.size, record.n_samples, site.width),
-        chunks=(1, record.shard_rows, site.width),
+        shape=(site.size, record.n_samples, site.width + dtype.extra),
+        chunks=(1, record.shard_rows, site.width + dtype.extra),
         dtype=dtype.disk,
         fill_value=dtype.fill,
         dimension_names=(site.axis, "sample", site.feature),

@@ -174,7 +174,7 @@ class RunBuilder:
         wanted : dict of str to list of int
             Layers or blocks of each site to extract.
         dtype : str
-            ``float32``, ``float16`` or ``bfloat16``.
+            ``float32``, ``float16``, ``bfloat16`` or ``int8``.
         shard_rows : int, optional
             Rows of a shard; by default about 1/32 of the run and chunks of at most 64 MB.
         reserve : bool

@@ -6,8 +6,10 @@ all rows of a shard, padded with NaN to `shard_rows`, then four bytes of CRC-32C
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +26,16 @@ from actstore.store.record import Record
 
 TRAILER = 4
 
+_AHEAD_FILES = 8
+_AHEAD_BYTES = 32 * 2**20
+_MEASURED = 1 << 19
+_CACHED_RATE = 4e9
+"""Bytes a second: what comes slower than this, and is large enough to tell, is not cached."""
+
 
 def chunk_bytes(shard_rows: int, width: int, dtype: StoredDtype) -> int:
     """Size of every chunk file of a site."""
-    return shard_rows * width * dtype.disk.itemsize + TRAILER
+    return shard_rows * (width + dtype.extra) * dtype.disk.itemsize + TRAILER
 
 
 def encode(values: np.ndarray, shard_rows: int, dtype: StoredDtype) -> tuple[np.ndarray, int]:
@@ -46,7 +54,7 @@ def encode(values: np.ndarray, shard_rows: int, dtype: StoredDtype) -> tuple[np.
     """
     rows, width = values.shape
     data = np.empty(chunk_bytes(shard_rows, width, dtype), np.uint8)
-    items = data[:-TRAILER].view(dtype.disk).reshape(shard_rows, width)
+    items = data[:-TRAILER].view(dtype.disk).reshape(shard_rows, width + dtype.extra)
     to_disk(values, dtype, items[:rows])
     items[rows:] = dtype.fill
     checksum = google_crc32c.value(data[:-TRAILER])
@@ -141,7 +149,7 @@ class ChunkReader:
         record = self._record
         key = f"{record.name}/{site}/{chunk_name(layer, shard)}"
         nbytes, checksum = self._journal.entry(site, layer, shard)
-        width = record.sites[site].width
+        width = record.sites[site].width + record.stored.extra
         root = self._backend.root
         if root is None:
             data = self._backend.get(key)
@@ -157,6 +165,7 @@ class ChunkReader:
         try:
             stat = os.fstat(descriptor)
             stamp = _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            self._ahead(site, layer, shard)
             row_bytes = width * record.stored.disk.itemsize
             if self._checked.get((site, layer, shard)) == stamp:
                 target = self._buffer((stop - first) * row_bytes) if out is None else _flat(out)
@@ -185,10 +194,43 @@ class ChunkReader:
         finally:
             os.close(descriptor)
 
+    def _ahead(self, site: str, layer: int, shard: int) -> None:
+        """Have the disk fetch what a thread that reads chunks in order comes to next."""
+        local, size, n_shards = self._local, self._record.sites[site].size, self._record.n_shards
+        # Layer by layer, or shard by shard: each order has a number for every chunk.
+        here = (layer * n_shards + shard, shard * size + layer)
+        before, local.here = getattr(local, "here", None), (site, here)
+        order = None
+        if before is not None and before[0] == site:
+            order = next((k for k in (0, 1) if here[k] == before[1][k] + 1), None)
+        if order is None:
+            local.waits, local.asked = False, 0
+            return
+        if not local.waits:
+            return
+        nbytes = chunk_bytes(
+            self._record.shard_rows, self._record.sites[site].width, self._record.stored
+        )
+        far = here[order] + max(min(_AHEAD_BYTES // nbytes, _AHEAD_FILES), 1)
+        for number in range(max(here[order], local.asked) + 1, min(far + 1, size * n_shards)):
+            at = divmod(number, n_shards) if order == 0 else divmod(number, size)[::-1]
+            self._fetch_soon(f"{self._record.name}/{site}/{chunk_name(*at)}")
+        local.asked = far
+
+    def _fetch_soon(self, key: str) -> None:
+        root = self._backend.root
+        with contextlib.suppress(OSError, AttributeError):  # not every system has posix_fadvise
+            file = os.open(f"{root}/{key}", os.O_RDONLY)
+            try:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(file)
+
     def _fill(
         self, descriptor: int, target: np.ndarray, offset: int, site: str, layer: int, shard: int
     ) -> None:
         view = target.data
+        begin = time.perf_counter()
         while view:
             try:
                 got = os.preadv(descriptor, [view], offset)
@@ -199,6 +241,9 @@ class ChunkReader:
                 raise self._error("the chunk ends early", site, layer, shard)
             view = view[got:]
             offset += got
+        took = time.perf_counter() - begin
+        if target.nbytes >= _MEASURED and target.nbytes < _CACHED_RATE * took:
+            self._local.waits = True
 
     def _buffer(self, nbytes: int) -> np.ndarray:
         """This thread's scratch memory: fresh pages would cost more than the read."""

@@ -16,16 +16,21 @@ class StoredDtype:
     Attributes
     ----------
     name : str
-        ``float32``, ``float16`` or ``bfloat16``.
+        ``float32``, ``float16``, ``bfloat16`` or ``int8``.
     disk : numpy.dtype
         Little-endian type of the chunk's items; ``uint16`` bits for bfloat16, which Zarr
         does not know.
     memory : numpy.dtype
-        Type that reading gives: float32 for bfloat16.
+        Type that reading gives: float32 for bfloat16 and int8.
     fill : float or int
         NaN as an item of `disk`, so that what was never written cannot pass for a number.
     limit : float
         Smallest magnitude that would round to infinity.
+    extra : int
+        Items of `disk` behind the features of a row: int8 keeps the row's scale there, the four
+        bytes of a little-endian float32.
+    error : str
+        How far a stored value is from the one that was given.
     """
 
     name: str
@@ -33,6 +38,8 @@ class StoredDtype:
     memory: np.dtype
     fill: float | int
     limit: float
+    extra: int = 0
+    error: str = "none beyond rounding to the nearest number of the format"
 
 
 DTYPES = {
@@ -42,6 +49,16 @@ DTYPES = {
     "float16": StoredDtype("float16", np.dtype("<f2"), np.dtype("float16"), float("nan"), 65520.0),
     "bfloat16": StoredDtype(
         "bfloat16", np.dtype("<u2"), np.dtype("float32"), 0x7FC0, float(2.0**128 - 2.0**119)
+    ),
+    # Where nothing was written the scale's bytes are those of a NaN.
+    "int8": StoredDtype(
+        "int8",
+        np.dtype("<i1"),
+        np.dtype("float32"),
+        -1,
+        float(2.0**128 - 2.0**103),
+        extra=4,
+        error="at most 1/254 of the largest magnitude in the row",
     ),
 }
 
@@ -102,22 +119,38 @@ def check_values(values: np.ndarray, dtype: StoredDtype, where: str, first_row: 
 
 
 def to_disk(values: np.ndarray, dtype: StoredDtype, out: np.ndarray) -> None:
-    """Round `values` to nearest even into `out`, both (rows, width); `out` has `dtype.disk`."""
-    if dtype.name != "bfloat16":
+    """Round `values`, (rows, width), to nearest even into `out`, (rows, width + extra) `disk`."""
+    if dtype.name == "int8":
+        _quantise(values, out)
+    elif dtype.name == "bfloat16":
+        bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+        np.copyto(out, (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16, casting="unsafe")
+    else:
         np.copyto(out, values, casting="same_kind")
-        return
-    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-    np.copyto(out, (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16, casting="unsafe")
 
 
 def from_disk(items: np.ndarray, dtype: StoredDtype, out: np.ndarray) -> None:
-    """Exact values of `items`, (rows, width) of `dtype.disk`, into `out` of `dtype.memory`."""
-    if dtype.name != "bfloat16":
+    """What `items`, (rows, width + extra) of `dtype.disk`, stand for, into `out` (rows, width)."""
+    if dtype.name == "int8":
+        width = out.shape[1]
+        scale = np.ascontiguousarray(items[:, width:]).view("<f4")
+        np.multiply(items[:, :width], scale, out=out, dtype=np.float32)
+    elif dtype.name == "bfloat16":
+        bits = out.view("<u4")
+        np.copyto(bits, items)
+        np.left_shift(bits, 16, out=bits)
+    else:
         np.copyto(out, items)
-        return
-    bits = out.view("<u4")
-    np.copyto(bits, items)
-    np.left_shift(bits, 16, out=bits)
+
+
+def _quantise(values: np.ndarray, out: np.ndarray) -> None:
+    """Each row in whole multiples, −127…127, of its scale max |row| / 127."""
+    rows, width = values.shape
+    values = np.asarray(values, np.float32)
+    scale = (np.abs(values).max(axis=1, initial=0, keepdims=True) / np.float32(127)).astype("<f4")
+    divisor = np.where(scale > 0, scale, np.float32(1))
+    out[:, :width] = np.clip(np.rint(values / divisor), -127, 127)
+    out[:, width:] = scale.view(np.int8).reshape(rows, 4)
 
 
 def _largest(dtype: StoredDtype) -> float:

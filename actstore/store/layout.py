@@ -7,7 +7,8 @@ Format 1 is plain Zarr v3, so that zarr or xarray alone can read it::
     <model>/<corpus>/zarr.json       the run: attribute actstore is its record, digest included
       <site>   (layer|block, sample, feature)   chunk: 1 layer × shard_rows × all features;
                                      codecs bytes, crc32c; fill NaN; bfloat16 as uint16 bits
-                                     with attribute actstore_dtype
+                                     with attribute actstore_dtype; int8 has 4 more items a row,
+                                     the bytes of its scale (float32, little-endian)
       layer, block                   absolute numbers of the first axes
       document, position, token, …   (sample,) coordinates; codecs zstd, crc32c
       sequences/input_ids            token ids of all sequences, one after the other

@@ -36,7 +36,11 @@ class ZarrBackend:
 
     def put(self, key: str, data: bytes | np.ndarray) -> None:
         buffer = default_buffer_prototype().buffer
-        self._sync(self.zarr.set(key, buffer.from_bytes(data if isinstance(data, bytes) else data.tobytes())))
+        self._sync(
+            self.zarr.set(
+                key, buffer.from_bytes(data if isinstance(data, bytes) else data.tobytes())
+            )
+        )
 
     def size(self, key: str) -> int | None:
         try:

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def dtype(self) -> str:
-        """Stored number format: ``float32``, ``float16`` or ``bfloat16`` (read as float32)."""
+        """``float32``, ``float16``, or ``bfloat16`` or ``int8``, which are read as float32."""
         return self.stored.record.dtype
 
     @property

@@ -97,6 +97,7 @@ def run_info(stored: StoredRun) -> dict[str, Any]:
             "n_shards": record.n_shards,
             "shard_rows": record.shard_rows,
             "dtype": record.dtype,
+            "dtype_error": record.stored.error,
             "nbytes": stored.nbytes,
             "sites": sites,
             "coordinates": list(record.columns),

@@ -9,6 +9,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from store_fakes import Spec, fill, planned, resumed, values
 from zarr.storage import LocalStore, MemoryStore
 
@@ -139,8 +141,8 @@ def test_plans_that_make_no_sense_are_refused():
         builder.append({k: after[k] for k in ("sequence", "position")}, ids, document)
     with pytest.raises(StoreError, match="coordinate 'label' got float64"):
         builder.append({**after, "label": np.zeros(1)}, ids, document)
-    with pytest.raises(StoreError, match="dtype 'int8' cannot be stored: choose one of float32"):
-        builder.finish(**finish, wanted={"resid": [0]}, dtype="int8")
+    with pytest.raises(StoreError, match="dtype 'int4' cannot be stored: choose one of float32"):
+        builder.finish(**finish, wanted={"resid": [0]}, dtype="int4")
     with pytest.raises(StoreError, match="a run's key must be plain JSON"):
         builder.finish(**{**finish, "key": {"x": {1}}}, wanted={"resid": [0]}, dtype="float32")
 
@@ -183,3 +185,25 @@ def test_every_kind_of_store(tmp_path):
 def test_shards_are_about_a_thirtysecond_and_at_most_64_mb(n, row_bytes, expected):
     assert shard_rows(n, row_bytes) == expected
     assert shard_rows(n, row_bytes) * row_bytes <= 64 * 2**20 or expected == 1024
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    n=st.integers(1, 10**9),
+    width=st.integers(1, 16_384),
+    itemsize=st.sampled_from([1, 2, 4]),
+)
+def test_large_runs_have_at_most_a_file_per_64_mb(n, width, itemsize):
+    """CASES 32: a layer's chunks are 32 or fewer, or hold as many rows as fit into 64 MB."""
+    rows = shard_rows(n, width * itemsize)
+    shards = -(-n // rows)
+    assert 1 <= rows <= n
+    assert rows % 1024 == 0 or rows == n
+    row_bytes = width * itemsize
+    if 1024 * row_bytes <= 64 * 2**20:
+        assert rows * row_bytes <= 64 * 2**20
+    # No more than 32 files a layer, beyond what 64 MB of whole units of 1,024 rows allow.
+    unit = max(64 * 2**20 // row_bytes // 1024 * 1024, 1024)
+    assert shards <= max(32, -(-n // unit))
+    if n * row_bytes > 32 * 64 * 2**20 and row_bytes <= 1024:
+        assert shards <= -(-n * row_bytes // (63 * 2**20))
