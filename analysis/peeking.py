@@ -55,8 +55,8 @@ def peek(
     xarray.Dataset
         ``token`` (str), ``token_id`` and ``probability`` (shortcut, sample, layer, rank; the
         softmax of the logits decoded there); ``answer`` (sample), the model's own best token;
-        ``settles`` (shortcut, sample), the first layer from which the best token is the answer at
-        every layer in view; ``context`` and ``continuation`` (sample), the text up to and
+        ``appears`` (shortcut, sample), the first layer whose best token is the answer, and
+        ``settles``, the first from which it is at every layer in view; ``context`` and ``continuation`` (sample), the text up to and
         including the sampled token, and after it. Coordinate ``sample`` keeps `samples`.
 
     Raises
@@ -102,6 +102,7 @@ def peek(
             "token_id": (dims, ids),
             "probability": (dims, probabilities),
             "answer": ("sample", token_strings(model.tokenizer, answers)),
+            "appears": (("shortcut", "sample"), np.asarray(layers)[right.argmax(axis=-1)]),
             "settles": (("shortcut", "sample"), np.asarray(layers)[first_settled]),
             "context": ("sample", np.array([before for before, _ in texts], object)[order]),
             "continuation": ("sample", np.array([after for _, after in texts], object)[order]),
@@ -129,8 +130,9 @@ def peek(
 def peek_table(dataset: xr.Dataset) -> str:
     """The decoded tokens as tables for the terminal, one for each sample.
 
-    Spaces and line ends inside tokens are made visible, control characters are escaped, and a
-    ``*`` marks the layers from which on the best token is the model's answer.
+    Spaces and line ends inside tokens are made visible and control characters are escaped. A
+    ``*`` marks the layers from which on the best token is the model's answer, a ``+`` those
+    where it is and does not stay it.
 
     Parameters
     ----------
@@ -160,18 +162,23 @@ def _sample_table(at: xr.Dataset) -> str:
     context = readable(at.context.item())
     if len(context) > _CONTEXT_WIDTH:
         context = "…" + context[-_CONTEXT_WIDTH:]
-    settled = ", ".join(f"{m} from layer {at.settles.sel(shortcut=m).item()}" for m in shortcuts)
+    settled, first = (
+        ", ".join(f"{m} {at[name].sel(shortcut=m).item()}" for m in shortcuts)
+        for name in ("settles", "appears")
+    )
     lines = [
         f"sample {at.sample.item()}: {context}",
-        f"answer {visible(at.answer.item())}  (stays: {settled})",
+        f"answer {visible(at.answer.item())}  (first at layer: {first}; stays from: {settled})",
     ]
+    answer = at.token_id.isel(layer=-1, shortcut=0).values[0]
     cells = [["layer", *(m for m in shortcuts)]]
     for layer in at.layer.values.tolist():
         row = [str(layer)]
         for shortcut in shortcuts:
             here = at.sel(layer=layer, shortcut=shortcut)
             pairs = zip(here.token.values, here.probability.values, strict=True)
-            mark = "*" if layer >= here.settles.item() else " "
+            hit = "+" if here.token_id.values[0] == answer else " "
+            mark = "*" if layer >= here.settles.item() else hit
             row.append(mark + "  ".join(f"{visible(token)} {p:.2f}" for token, p in pairs))
         cells.append(row)
     widths = [max(_columns(line[i]) for line in cells) for i in range(len(cells[0]))]

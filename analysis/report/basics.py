@@ -142,8 +142,9 @@ def _peek_section(found: list[xr.Dataset]) -> Section:
         Peek(
             dataset,
             f"{dataset.attrs['title']}: the {dataset.sizes['rank']} most probable tokens decoded "
-            "at each layer, with their probability in percent (and as shading). A green edge marks "
-            "the layers from which on the best token is the model's answer and stays it.",
+            "at each layer, with their probability in percent (and as shading). A green line "
+            "marks the model's answer where it is the best token, a green edge the layers from "
+            "which on it stays it.",
         )
         for dataset in found
     ]

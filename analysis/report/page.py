@@ -152,14 +152,15 @@ def _samples(dataset: xr.Dataset) -> list[dict[str, Any]]:
     for place, number in enumerate(dataset.sample.values.tolist()):
         at = dataset.isel(sample=place).transpose("shortcut", "layer", ...)
         tokens, chances = at.token.values, at.probability.values
-        settles = at.settles.values.tolist()
+        ids = at.token_id.values
+        settles, appears = at.settles.values.tolist(), at.appears.values.tolist()
         rows = [
             {
                 "layer": layer,
                 "cells": [
                     {
                         "settled": layer >= settles[s],
-                        "first": layer == settles[s],
+                        "hit": ids[s, row, 0] == ids[0, -1, 0],
                         "tokens": list(zip(tokens[s, row], chances[s, row].tolist(), strict=True)),
                     }
                     for s in range(len(shortcuts))
@@ -173,7 +174,7 @@ def _samples(dataset: xr.Dataset) -> list[dict[str, Any]]:
                 "context": at.context.item(),
                 "continuation": at.continuation.item(),
                 "answer": at.answer.item(),
-                "settles": list(zip(shortcuts, settles, strict=True)),
+                "settles": list(zip(shortcuts, appears, settles, strict=True)),
                 "shortcuts": shortcuts,
                 "rows": rows,
             }

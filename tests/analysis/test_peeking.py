@@ -44,7 +44,13 @@ def test_the_answer_settles_where_it_appears_and_stays() -> None:
     got = prediction.peek(run, maps, model, [0, 1], k=1)
     assert got.settles.sel(shortcut="id").values.tolist() == [2, 4]
     assert got.settles.sel(shortcut="mat").values.tolist() == [2, 4]
+    assert got.appears.values.tolist() == [[0, 4], [0, 4]]
     assert got.answer.values.tolist() == [" <3>", " <4>"]
+    first, second = prediction.peek_table(got).split("\n\n")
+    assert "first at layer: mat 0, id 0; stays from: mat 2, id 2" in first
+    marks = [line.split()[1][0] for line in first.splitlines()[3:]]
+    assert marks == ["+", "␣", "*", "*", "*"]
+    assert "first at layer: mat 4, id 4" in second
 
 
 def test_context_is_the_text_around_the_sample() -> None:
