@@ -21,20 +21,28 @@ from actstore.models.tensors import hidden_input, hidden_output, rows_of
 
 @dataclass(slots=True)
 class _Sink:
-    """Where the rows of one (site, layer) go: a slice of the output, and a scale."""
+    """Where the rows of one (site, layer) go, and their scale.
+
+    ``into`` is (rows of the batch, width), or has its rows at ``at``.
+    """
 
     into: torch.Tensor
+    at: np.ndarray | None = None
     scale: float = 1.0
 
     def take(self, states: torch.Tensor, rows: torch.Tensor) -> None:
         there = rows_of(states)
-        if self.scale == 1.0 and (there.device, there.dtype) == (self.into.device, self.into.dtype):
+        same = (there.device, there.dtype) == (self.into.device, self.into.dtype)
+        if self.at is None and self.scale == 1.0 and same:
             torch.index_select(there, 0, rows, out=self.into)
             return
         picked = there.index_select(0, rows)
         if self.scale != 1.0:
             picked = picked * self.scale
-        self.into.copy_(picked, non_blocking=True)
+        if self.at is None:
+            self.into.copy_(picked, non_blocking=True)
+        else:  # twice as quick as index_copy_ on a CPU
+            self.into.numpy()[self.at] = picked.to(self.into.device, self.into.dtype).numpy()
 
 
 @dataclass(slots=True)
@@ -57,22 +65,31 @@ def capture_rows(
     *,
     pad_id: int,
     dtype: torch.dtype,
+    out: Mapping[str, torch.Tensor] | None = None,
+    at: np.ndarray | None = None,
 ) -> dict[str, torch.Tensor]:
     """Run one right-padded batch and return, per site, (numbers wanted, rows, width).
 
     ``rows`` are flat numbers into the padded batch, ``sequence * longest + position``. The
     forward pass stops behind the last block that anybody wants. `actstore.models.running.quiet`
-    stands around this call.
+    stands around this call. With ``out``, row r is written to ``out[site][:, at[r]]``.
     """
     batch, mask = padded(batch_ids, pad_id)
     device: Any = embedding.weight.device
     pin = device.type == "cuda"
-    out = {
-        site: torch.empty((len(numbers), len(rows), specs[site].width), dtype=dtype, pin_memory=pin)
-        for site, numbers in wanted.items()
-    }
+    kept = torch.float32 if dtype == torch.bfloat16 else dtype
+    given, where = out, at
+    if given is None or pin:  # pinned memory is what a GPU can copy to while it computes
+        where = None
+        out = {
+            site: torch.empty(
+                (len(numbers), len(rows), specs[site].width), dtype=kept, pin_memory=pin
+            )
+            for site, numbers in wanted.items()
+        }
+    assert out is not None
     last = torch.empty((len(rows), specs["resid"].width), dtype=dtype, pin_memory=pin)
-    taps, until = _plan(stack, inner, embedding, wanted, out, last)
+    taps, until = _plan(stack, inner, embedding, wanted, out, where, last)
     if stack.n_start:
         rows = rows + stack.n_start * (1 + rows // batch.shape[1])
     index = torch.as_tensor(rows, device=device)
@@ -84,8 +101,17 @@ def capture_rows(
     if "final_norm" in out:
         near = next((m for m in tail.modules if any(True for _ in m.parameters())), embedding)
         home = next(near.parameters()).device
-        out["final_norm"][:] = tail(last.to(home)).to("cpu")
-    return out
+        normed = tail(last.to(home)).to("cpu", kept)
+        out["final_norm"].numpy()[:, _rows(where)] = normed.numpy()
+    if given is None or given is out:
+        return dict(out)
+    for site, states in out.items():
+        given[site].numpy()[:, _rows(at)] = states.numpy()
+    return dict(given)
+
+
+def _rows(at: np.ndarray | None) -> Any:
+    return slice(None) if at is None else at
 
 
 def _plan(
@@ -94,6 +120,7 @@ def _plan(
     embedding: Any,
     wanted: Mapping[str, Sequence[int]],
     out: Mapping[str, torch.Tensor],
+    at: np.ndarray | None,
     last: torch.Tensor,
 ) -> tuple[dict[nn.Module, _Tap], int]:
     """Which module's input or output feeds which slice; and how many blocks must run."""
@@ -106,24 +133,24 @@ def _plan(
     for site, numbers in wanted.items():
         for k, number in enumerate(numbers):
             if site == "embed":
-                tap(embedding).outputs.setdefault(-1, []).append(_Sink(out[site][k]))
+                tap(embedding).outputs.setdefault(-1, []).append(_Sink(out[site][k], at))
             elif site == "final_norm":
                 until = len(stack.blocks)
                 tap(stack.blocks[-1]).outputs.setdefault(until - 1, []).append(_Sink(last))
             elif site == "resid":
                 until = max(until, number)
                 if number == 0:
-                    tap(stack.blocks[0]).inputs.setdefault(0, []).append(_Sink(out[site][k]))
+                    tap(stack.blocks[0]).inputs.setdefault(0, []).append(_Sink(out[site][k], at))
                 else:
                     block = stack.blocks[number - 1]
                     sinks = tap(block).outputs.setdefault(number - 1, [])
-                    sinks.append(_Sink(out[site][k]))
+                    sinks.append(_Sink(out[site][k], at))
             else:
                 until = max(until, number + 1)
                 where = inner[site]
                 there = tap(stack.blocks[number].get_submodule(where.path))
                 side = there.inputs if where.at == "input" else there.outputs
-                side.setdefault(number, []).append(_Sink(out[site][k], where.scale))
+                side.setdefault(number, []).append(_Sink(out[site][k], at, where.scale))
     return taps, until
 
 

@@ -120,6 +120,12 @@ class LanguageModel:
         return self._found.dtype
 
     @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """The dtype of the rows that `capture` gives."""
+        names = {torch.float16: "float16", torch.float64: "float64"}
+        return np.dtype(names.get(self.dtype, "float32"))
+
+    @property
     def aliases(self) -> dict[str, str]:
         """Other names that `resolve` takes, with the site each leads to.
 
@@ -166,6 +172,9 @@ class LanguageModel:
         input_ids: Sequence[np.ndarray],
         positions: Sequence[np.ndarray],
         wanted: Mapping[str, Sequence[int]],
+        *,
+        out: Mapping[str, np.ndarray] | None = None,
+        at: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
         """Run one batch and return the wanted states at the wanted positions.
 
@@ -177,12 +186,22 @@ class LanguageModel:
             For each sequence the positions to keep, 0 ≤ position < length, in any order.
         wanted : mapping of site to absolute numbers
             As `resolve` gives it.
+        out : mapping of site to ndarray (numbers wanted, any number of rows, width), optional
+            Written to instead of fresh memory, whose first use takes longer than the copy itself;
+            contiguous, of `row_dtype`.
+        at : (rows,) int array, optional
+            The rows of ``out`` to write, each once. Default: the first ones.
 
         Returns
         -------
         dict of str to ndarray (numbers wanted, rows, width)
-            Rows follow ``input_ids``, then ``positions``. float32; float16 or float64 for models
-            of that dtype (bfloat16 gives float32, exactly).
+            Rows follow ``input_ids``, then ``positions``. Of `row_dtype`: float32, or float16 or
+            float64 for models of that dtype (bfloat16 gives float32, exactly). ``out``, if given.
+
+        Raises
+        ------
+        ModelError
+            Ids or positions that the model does not have; an ``out`` of another shape or dtype.
 
         Notes
         -----
@@ -192,15 +211,18 @@ class LanguageModel:
         """
         size = self._embedding.weight.shape[0]
         rows = flat_rows(self.name, input_ids, positions, size, self.max_length)
+        if out is not None:
+            at = np.arange(len(rows)) if at is None else at
+            self._check_out(out, at, wanted, len(rows))
         if len(rows) == 0:
-            kind = np.dtype(_numpy_name(self.dtype))
-            return {
-                site: np.empty((len(numbers), 0, self.sites[site].width), kind)
+            empty = {
+                site: np.empty((len(numbers), 0, self.sites[site].width), self.row_dtype)
                 for site, numbers in wanted.items()
             }
+            return empty if out is None else dict(out)
         found = self._found
         with self._lock, quiet(self.model):
-            out = capture_rows(
+            states = capture_rows(
                 self._stack,
                 found.tail,
                 found.inner,
@@ -211,11 +233,36 @@ class LanguageModel:
                 wanted,
                 pad_id=self._pad_id,
                 dtype=self.dtype,
+                out=None if out is None else {s: torch.from_numpy(out[s]) for s in wanted},
+                at=at,
             )
-        return {
-            site: (states.float() if states.dtype == torch.bfloat16 else states).numpy()
-            for site, states in out.items()
-        }
+        return {site: one.numpy() for site, one in states.items()} if out is None else dict(out)
+
+    def _check_out(
+        self,
+        out: Mapping[str, np.ndarray],
+        at: np.ndarray,
+        wanted: Mapping[str, Sequence[int]],
+        n_rows: int,
+    ) -> None:
+        if at.shape != (n_rows,):
+            raise ModelError(f"at= has shape {at.shape}, but the batch gives {n_rows} rows")
+        for site, numbers in wanted.items():
+            array, width = out.get(site), self.sites[site].width
+            least = int(at.max(initial=-1)) + 1
+            if (
+                array is None
+                or array.ndim != 3
+                or (array.shape[0], array.shape[2]) != (len(numbers), width)
+                or array.shape[1] < least
+                or array.dtype != self.row_dtype
+                or not array.flags.c_contiguous
+            ):
+                got = None if array is None else f"{array.dtype} {array.shape}"
+                raise ModelError(
+                    f"out[{site!r}] is {got}, expected contiguous {self.row_dtype} "
+                    f"({len(numbers)}, {least} or more, {width})"
+                )
 
     def decode(self, hidden: np.ndarray, *, normed: bool = False) -> np.ndarray:
         """Decode states of the last layer into logits, ``head(final_norm(h))``.
@@ -367,8 +414,3 @@ def _quantisation(config: Any) -> str | None:
         return None
     method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
     return str(getattr(method, "value", method))
-
-
-def _numpy_name(dtype: torch.dtype) -> str:
-    names = {torch.float16: "float16", torch.float64: "float64"}
-    return names.get(dtype, "float32")

@@ -220,3 +220,43 @@ def test_bad_batches_are_refused_in_one_line(ids, positions, message):
     with pytest.raises(ModelError, match=message) as caught:
         MODELS["gpt2"].capture(ids, positions, {"resid": [0]})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rows_may_be_written_where_the_caller_wants_them(dtype):
+    lm = LanguageModel(tiny("granite").to(dtype))  # attn and mlp are scaled
+    batch = sequences(5, 3, 4)
+    places = [np.array([4, 1]), np.array([], int), np.array([0, 3])]
+    wanted = {"resid": [0, 3], "mlp": [1], "final_norm": [0], "embed": [0]}
+    expected = lm.capture(batch, places, wanted)
+    at = np.array([6, 2, 3, 0])
+    out = {
+        site: np.full((rows.shape[0], 8, rows.shape[2]), 7, lm.row_dtype)
+        for site, rows in expected.items()
+    }
+    got = lm.capture(batch, places, wanted, out=out, at=at)
+    for site, rows in expected.items():
+        assert rows.dtype == lm.row_dtype
+        assert got[site] is out[site]
+        assert np.array_equal(out[site][:, at], rows)
+        assert (out[site][:, [1, 4, 5, 7]] == 7).all()
+    lm.capture(batch, places, wanted, out=out)
+    assert np.array_equal(out["mlp"][:, :4], expected["mlp"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ((2, 5, 32), "float64", r"is float64 \(2, 5, 32\), expected contiguous float32 \(2, 5 or"),
+        ((3, 5, 32), "float32", r"expected contiguous float32 \(2, 5 or more, 32\)"),
+        ((2, 4, 32), "float32", r"is float32 \(2, 4, 32\)"),
+    ],
+)
+def test_what_cannot_be_written_to_is_refused(shape, dtype, message):
+    out = {"resid": np.empty(shape, dtype)}
+    with pytest.raises(ModelError, match=message):
+        MODELS["gpt2"].capture(sequences(5), [np.arange(5)], {"resid": [0, 1]}, out=out)
+    with pytest.raises(ModelError, match=r"at= has shape \(2,\), but the batch gives 5 rows"):
+        MODELS["gpt2"].capture(
+            sequences(5), [np.arange(5)], {"resid": [0]}, out=out, at=np.arange(2)
+        )
