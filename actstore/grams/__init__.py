@@ -2,8 +2,20 @@
 
 from actstore.grams.columns import Column, Columns
 from actstore.grams.computing import compute_gram, gram
+from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import Plan, make_plan
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
-__all__ = ["Column", "Columns", "Gram", "Plan", "RowSource", "compute_gram", "gram", "make_plan"]
+__all__ = [
+    "Column",
+    "Columns",
+    "Gram",
+    "Parts",
+    "Plan",
+    "RowSource",
+    "compute_gram",
+    "gram",
+    "make_parts",
+    "make_plan",
+]

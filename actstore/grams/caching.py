@@ -12,13 +12,17 @@ import zarr
 from actstore.errors import ActstoreError, CorruptionError, GramError
 from actstore.grams.columns import Columns
 from actstore.grams.files import FORMAT, read_gram, read_header, write_gram
+from actstore.grams.parts import Parts
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
 
-def cache_key(run: RowSource, columns: Columns, dtype: str) -> dict[str, Any]:
+def cache_key(
+    run: RowSource, columns: Columns, dtype: str, parts: Parts | None = None
+) -> dict[str, Any]:
     """Everything that the numbers depend on."""
     return {
+        **({} if parts is None else {"parts": parts.digest()}),
         "format": FORMAT,
         "run": run.key({site: columns.layers(site) for site in columns.sites}),
         "columns": columns.records(),
@@ -27,11 +31,15 @@ def cache_key(run: RowSource, columns: Columns, dtype: str) -> dict[str, Any]:
 
 
 def read_cached(
-    run: RowSource, columns: Columns, dtype: str, only: Columns | None = None
+    run: RowSource,
+    columns: Columns,
+    dtype: str,
+    parts: Parts | None = None,
+    only: Columns | None = None,
 ) -> Gram | None:
     """The kept Gram of `columns`, or the part of it that is `only`; None where there is none, or
     its bytes are no longer those written."""
-    key = cache_key(run, columns, dtype)
+    key = cache_key(run, columns, dtype, parts)
     group = _group(run, key, create=False)
     if group is None:
         return None
@@ -47,9 +55,9 @@ def read_cached(
         return None
 
 
-def write_cached(run: RowSource, gram: Gram, dtype: str) -> None:
+def write_cached(run: RowSource, gram: Gram, dtype: str, parts: Parts | None = None) -> None:
     """Keep a Gram; a store that cannot be written to costs a warning, not the result."""
-    key = cache_key(run, gram.columns, dtype)
+    key = cache_key(run, gram.columns, dtype, parts)
     try:
         group = _group(run, key, create=True)
         if group is not None:

@@ -18,9 +18,10 @@ from actstore.errors import GramError
 from actstore.grams.caching import read_cached, write_cached
 from actstore.grams.columns import Columns, select_columns
 from actstore.grams.kernel import Partial, accumulate
+from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import Plan, Task, make_plan
 from actstore.grams.source import RowSource
-from actstore.grams.statistics import Gram
+from actstore.grams.statistics import Gram, sum_of
 from actstore.grams.threads import one_blas_thread
 
 PRECISIONS = {"auto": "float64", "float64": "float64", "float32": "float32"}
@@ -33,6 +34,7 @@ def gram(
     layers: Sequence[int] | None = None,
     precision: str = "auto",
     memory: int | str | None = None,
+    parts: Any = None,
     cache: bool = True,
     progress: bool | None = None,
     client: Any = None,
@@ -57,6 +59,12 @@ def gram(
         result. Sums are float64 either way.
     memory : int or str, optional
         Budget in bytes, or as ``"4GiB"``.
+    parts : int, str, (str, int) or (n_samples,) array, optional
+        Keep the statistics of parts of the rows as well, in ``Gram.parts``: ``10`` for ten
+        folds of whole documents, ``("article", 10)`` for folds of another sample coordinate's
+        groups, ``"document"`` or any coordinate for a part for each of its values, or the part
+        of each sample. Each part takes the memory of a Gram. Cross-validation and intervals
+        then need no second reading.
     cache : bool
         Whether to keep the result in the run's store, and to use what is kept there.
     progress : bool, optional
@@ -73,7 +81,7 @@ def gram(
     SiteError
         A site or layer that is not in view.
     GramError
-        No rows, an unknown precision, or too little memory allowed.
+        No rows, an unknown precision or division in parts, or too little memory allowed.
     NonFiniteError
         NaN or infinity among the activations, naming layer and rows.
     CorruptionError
@@ -81,23 +89,33 @@ def gram(
     """
     dtype = _dtype(precision)
     columns = select_columns(run, sites, layers)
+    division = None if parts is None else make_parts(run, parts)
     if cache:
-        kept = read_cached(run, columns, dtype)
+        kept = read_cached(run, columns, dtype, division)
         every = select_columns(run, columns.sites, None)
         if kept is None and every != columns:
-            kept = read_cached(run, every, dtype, only=columns)
+            kept = read_cached(run, every, dtype, division, only=columns)
         if kept is not None:
             kept.run, kept.provenance = run, _provenance(run, dtype)
+            for part in kept.parts:
+                part.provenance = _part_provenance(run, dtype, part.provenance["part"], part.n)
             return kept
-    plan = make_plan(run, columns, dtype=dtype, memory=memory)
-    found = compute_gram(run, plan, progress=progress, client=client)
+    plan = make_plan(
+        run, columns, dtype=dtype, memory=memory, parts=0 if division is None else len(division)
+    )
+    found = compute_gram(run, plan, division, progress=progress, client=client)
     if cache:
-        write_cached(run, found, dtype)
+        write_cached(run, found, dtype, division)
     return found
 
 
 def compute_gram(
-    run: RowSource, plan: Plan, *, progress: bool | None = None, client: Any = None
+    run: RowSource,
+    plan: Plan,
+    parts: Parts | None = None,
+    *,
+    progress: bool | None = None,
+    client: Any = None,
 ) -> Gram:
     """Run a plan's tasks and put their tiles together.
 
@@ -106,6 +124,8 @@ def compute_gram(
     run : RowSource
     plan : Plan
         From `make_plan`.
+    parts : Parts, optional
+        What to keep apart, as many parts as the plan was made for.
     progress, client
         As for `gram`.
 
@@ -117,23 +137,23 @@ def compute_gram(
     blocks = run.row_blocks(plan.block_rows)
     shift = first_means(run, columns, blocks[0])
     with _ticks(plan, progress, client) as tick:
-        parts = [
+        tasks = [
             dask.delayed(_run_task, pure=False, traverse=False)(
-                run, columns, task, plan.block_rows, shift, plan.dtype, tick
+                run, columns, task, plan.block_rows, shift, plan.dtype, tick, parts
             )
             for task in plan.tasks
         ]
         if client is not None:
-            results = client.gather(client.compute(parts))
+            results = client.gather(client.compute(tasks))
         else:
             with one_blas_thread():
                 results = dask.compute(
-                    *parts, scheduler="threads", num_workers=plan.workers, optimize_graph=False
+                    *tasks, scheduler="threads", num_workers=plan.workers, optimize_graph=False
                 )
     whole = results[0]
-    for part in results[1:]:
-        whole.add(part)
-    return _assemble(run, plan, whole, shift)
+    for other in results[1:]:
+        whole.add(other)
+    return _assemble(run, plan, whole, shift, parts)
 
 
 def first_means(run: RowSource, columns: Columns, block: Any) -> dict[int, np.ndarray]:
@@ -158,34 +178,52 @@ def _run_task(
     shift: dict[int, np.ndarray],
     dtype: str,
     tick: Callable[[int], object] | None,
+    parts: Parts | None,
 ) -> Partial:
     blocks = run.row_blocks(block_rows)[task.first : task.stop]
     on_batch = None if tick is None else partial(_tick, tick, len(task.tiles))
-    return accumulate(run, columns, task.tiles, blocks, shift, block_rows, dtype, on_batch)
+    return accumulate(run, columns, task.tiles, blocks, shift, block_rows, dtype, on_batch, parts)
 
 
 def _tick(tick: Callable[[int], object], tiles: int, rows: int) -> None:
     tick(tiles * rows)
 
 
-def _assemble(run: RowSource, plan: Plan, whole: Partial, shift: dict[int, np.ndarray]) -> Gram:
+def _assemble(
+    run: RowSource,
+    plan: Plan,
+    whole: Partial,
+    shift: dict[int, np.ndarray],
+    parts: Parts | None,
+) -> Gram:
+    """Cut tiles into blocks, part by part, and add the parts up."""
     columns = plan.columns
-    blocks = {}
-    for tile, values in whole.tiles.items():
+    order = range(len(columns))
+    count = 1 if parts is None else len(parts)
+    held: list[dict[tuple[int, int], np.ndarray]] = [{} for _ in range(count)]
+    for (part, tile), values in whole.tiles.items():
         at = 0
         for k in range(tile.start, tile.stop):
-            blocks[tile.row, k] = values[:, at : at + columns[k].width]
+            held[part][tile.row, k] = values[:, at : at + columns[k].width]
             at += columns[k].width
-    order = range(len(columns))
-    return Gram(
-        columns,
-        run.n_samples,
-        [shift[k] for k in order],
-        [whole.sums[k] for k in order],
-        blocks,
-        provenance=_provenance(run, plan.dtype),
-        run=run,
-    )
+    shifts = [shift[k] for k in order]
+    totals = [[whole.sums[part, k] for k in order] for part in range(len(held))]
+    provenance = _provenance(run, plan.dtype)
+    if parts is None:
+        n, total, blocks = run.n_samples, totals[0], held[0]
+        return Gram(columns, n, shifts, total, blocks, provenance=provenance, run=run)
+    grams = [
+        Gram(
+            columns,
+            n,
+            shifts,
+            totals[part],
+            held[part],
+            provenance=_part_provenance(run, plan.dtype, label, n),
+        )
+        for part, (label, n) in enumerate(zip(parts.labels, parts.sizes, strict=True))
+    ]
+    return sum_of(grams, provenance, run)
 
 
 def _provenance(run: RowSource, precision: str) -> dict[str, Any]:
@@ -205,6 +243,11 @@ def _provenance(run: RowSource, precision: str) -> dict[str, Any]:
         "precision": precision,
         "versions": {"actstore": __version__, "numpy": np.__version__},
     }
+
+
+def _part_provenance(run: RowSource, precision: str, label: str, n: int) -> dict[str, Any]:
+    whole = _provenance(run, precision)
+    return {**whole, "part": label, "runs": [{**whole["runs"][0], "n": n, "part": label}]}
 
 
 def _dtype(precision: str) -> str:

@@ -60,8 +60,10 @@ def write_gram(group: zarr.Group, gram: Gram, extra: dict[str, Any] | None = Non
     """Write all arrays into a group, and last the header that makes them count.
 
     One array of moments for each shape of block, ``(block, rows, columns)``, one chunk a block,
-    so that any block can be read alone.
+    so that any block can be read alone. Parts are groups of the same make, ``part_0`` and so on.
     """
+    for number, part in enumerate(gram.parts):
+        write_gram(group.require_group(f"part_{number}"), part)
     shapes: dict[str, list[tuple[int, int]]] = {}
     for pair in sorted(gram.blocks):
         height, width = gram.blocks[pair].shape
@@ -80,6 +82,7 @@ def write_gram(group: zarr.Group, gram: Gram, extra: dict[str, Any] | None = Non
         "n": gram.n,
         "pairs": {name: [list(pair) for pair in pairs] for name, pairs in shapes.items()},
         "provenance": gram.provenance,
+        "parts": len(gram.parts),
         **(extra or {}),
     }
     text = np.frombuffer(json.dumps(header, ensure_ascii=False).encode(), np.uint8)
@@ -134,6 +137,12 @@ def read_gram(group: zarr.Group, name: str, only: Columns | None = None) -> Gram
         for number, (a, b) in enumerate(pairs)
         if a in place and b in place
     }
+    parts = []
+    for number in range(header.get("parts", 0)):
+        part = group.get(f"part_{number}")
+        if not isinstance(part, zarr.Group):
+            raise CorruptionError(f"part {number} of the Gram {name} is missing")
+        parts.append(read_gram(part, f"{name}, part {number}", only))
     return Gram(
         columns if only is None else only,
         header["n"],
@@ -141,6 +150,7 @@ def read_gram(group: zarr.Group, name: str, only: Columns | None = None) -> Gram
         [total[k] for k in chosen],
         blocks,
         provenance=header["provenance"],
+        parts=parts,
     )
 
 

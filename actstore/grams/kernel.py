@@ -11,6 +11,7 @@ import numpy as np
 
 from actstore.errors import NonFiniteError
 from actstore.grams.columns import Column, Columns
+from actstore.grams.parts import Parts
 from actstore.grams.source import RowSource
 from actstore.grams.threads import one_blas_thread
 
@@ -42,10 +43,13 @@ class Tile:
 
 @dataclass(slots=True)
 class Partial:
-    """What one task gives back: its tiles, and the sums of the columns whose diagonal it owns."""
+    """What one task gives back: its tiles, and the sums of the columns whose diagonal it owns.
 
-    tiles: dict[Tile, np.ndarray]
-    sums: dict[int, np.ndarray]
+    Keys are (part, tile) and (part, column number); a Gram without parts has part 0 alone.
+    """
+
+    tiles: dict[tuple[int, Tile], np.ndarray]
+    sums: dict[tuple[int, int], np.ndarray]
 
     def add(self, other: Partial) -> None:
         """Add another row range's share, in place."""
@@ -70,6 +74,7 @@ def accumulate(
     batch_rows: int,
     dtype: str = "float64",
     on_batch: Callable[[int], object] | None = None,
+    parts: Parts | None = None,
 ) -> Partial:
     """Stream row blocks into tiles.
 
@@ -91,6 +96,9 @@ def accumulate(
         Of the products.
     on_batch : callable, optional
         Told the number of rows done, batch by batch; what it raises ends the work.
+    parts : Parts, optional
+        Keep the statistics of each apart: a batch's rows are sorted by part, and each part's
+        multiplied alone.
 
     Returns
     -------
@@ -122,9 +130,11 @@ def accumulate(
 
     shapes = {tile: (columns[tile.row].width, span[tile].stop - span[tile].start) for tile in tiles}
     scratch = np.empty(max(a * b for a, b in shapes.values()), dtype)
+    every = range(1 if parts is None else len(parts))
+    diagonal = [tile.row for tile in tiles if tile.diagonal]
     partial = Partial(
-        {tile: np.zeros(shape) for tile, shape in shapes.items()},
-        {tile.row: np.zeros(columns[tile.row].width) for tile in tiles if tile.diagonal},
+        {(part, tile): np.zeros(shape) for part in every for tile, shape in shapes.items()},
+        {(part, row): np.zeros(columns[row].width) for part in every for row in diagonal},
     )
     # Of what is not finite, the owner of the diagonal tells with its place.
     with (
@@ -136,21 +146,26 @@ def accumulate(
         for number, batch in enumerate(batches):
             assert ahead is not None
             n = ahead.result()
+            order, shares = _by_part(batch, parts)
             for k, values in zip(needed, raw, strict=True):
-                np.subtract(values[:n], shift[k], out=buffer[:n, place[k]], casting="same_kind")
-            for k, total in partial.sums.items():
-                found = np.add.reduce(buffer[:n, place[k]], axis=0, dtype=np.float64)
-                if not np.isfinite(found).all():
-                    raise _non_finite(run, columns[k], batch)
-                total += found
+                rows_of = values[:n] if order is None else values[order]
+                np.subtract(rows_of, shift[k], out=buffer[:n, place[k]], casting="same_kind")
+            for part, share in shares:
+                for k in diagonal:
+                    found = np.add.reduce(buffer[share, place[k]], axis=0, dtype=np.float64)
+                    if not np.isfinite(found).all():
+                        raise _non_finite(run, columns[k], batch)
+                    partial.sums[part, k] += found
             if number + 1 < len(batches):
                 ahead = reader.submit(read, batches[number + 1])
-            for tile, total in partial.tiles.items():
+            for tile in tiles:
                 height, width = shapes[tile]
                 product = scratch[: height * width].reshape(height, width)
-                left = buffer[:n, place[tile.row]]
-                np.matmul(left.T, buffer[:n, span[tile]], out=product)
-                np.add(total, product, out=total)
+                for part, share in shares:
+                    total = partial.tiles[part, tile]
+                    left = buffer[share, place[tile.row]]
+                    np.matmul(left.T, buffer[share, span[tile]], out=product)
+                    np.add(total, product, out=total)
             if on_batch is not None:
                 on_batch(n)
     return partial
@@ -168,6 +183,21 @@ def batched(blocks: Sequence[Any], rows: int) -> list[list[Any]]:
         batches[-1].append(block)
         held += _n_rows(block)
     return batches
+
+
+def _by_part(
+    batch: Sequence[Any], parts: Parts | None
+) -> tuple[np.ndarray | None, list[tuple[int, slice]]]:
+    """The order that brings a batch's rows together by part, and where each part's then lie."""
+    if parts is None:
+        return None, [(0, slice(0, sum(map(_n_rows, batch))))]
+    numbers = np.concatenate([parts.numbers[block.out] for block in batch])
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    ends = [*starts[1:], len(order)]
+    return order, [
+        (int(p), slice(int(a), int(b))) for p, a, b in zip(found, starts, ends, strict=True)
+    ]
 
 
 def _n_rows(block: Any) -> int:

@@ -62,6 +62,8 @@ class Plan:
     tasks : tuple of Task
     row_ranges : int
         Shares the rows are cut in; each holds a whole Gram until they are added.
+    parts : int
+        Parts kept apart, each a Gram of its own; 0 for none.
     """
 
     columns: Columns
@@ -73,6 +75,7 @@ class Plan:
     itemsize: int
     tasks: tuple[Task, ...] = field(repr=False)
     row_ranges: int = 1
+    parts: int = 0
 
     @property
     def n_columns(self) -> int:
@@ -112,7 +115,8 @@ class Plan:
         widest = sorted((_width(self.columns, t.columns) for t in self.tasks), reverse=True)
         buffers = self.block_rows * sum(widest[: self.workers]) * (product + self.itemsize)
         scratch = product * TILE_WIDTH * max(c.width for c in self.columns) * self.workers
-        return self.gram_bytes * self.row_ranges + buffers + scratch
+        grams = self.row_ranges * max(self.parts, 1) + (1 if self.parts else 0)
+        return self.gram_bytes * grams + buffers + scratch
 
     def __str__(self) -> str:
         return (
@@ -120,6 +124,7 @@ class Plan:
             f"{self.n_samples:,} rows: {self.flops:.3g} operations in {self.dtype}, "
             f"{len(self.tasks)} tasks on {self.workers} threads, {self.block_rows:,} rows at a "
             f"time, {_size(self.bytes_read)} read, peak memory {_size(self.peak_memory)}"
+            + (f", {self.parts} parts kept" if self.parts else "")
         )
 
 
@@ -132,6 +137,7 @@ def make_plan(
     workers: int | None = None,
     row_ranges: int = 1,
     block_rows: int | None = None,
+    parts: int = 0,
 ) -> Plan:
     """Cut the upper triangle of ZᵀZ into tasks of equal work.
 
@@ -152,6 +158,8 @@ def make_plan(
         Shares the rows are cut in; each costs a whole Gram of memory.
     block_rows : int, optional
         Most rows multiplied at once. Default: what keeps a task's buffer small.
+    parts : int
+        Parts to keep apart; each costs a whole Gram of memory, and their sum another.
 
     Returns
     -------
@@ -192,6 +200,7 @@ def make_plan(
             itemsize,
             tuple(tasks),
             len(cuts) - 1,
+            parts,
         )
 
     plan = attempt(workers, block_rows)
@@ -204,8 +213,8 @@ def make_plan(
             raise GramError(
                 f"memory={memory!r} is too little: the Gram of {len(columns)} layers "
                 f"({plan.n_columns:,} columns) takes {_size(plan.gram_bytes)}, "
-                f"{_size(plan.peak_memory)} with its buffers; allow that much, or choose fewer "
-                "layers"
+                f"{_size(plan.peak_memory)} with its {f'{parts} parts and ' if parts else ''}"
+                f"buffers; allow that much, or choose fewer {'parts or ' if parts else ''}layers"
             )
     return plan
 

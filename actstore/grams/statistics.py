@@ -36,6 +36,9 @@ class Gram:
         JSON-able: model, runs that went in, precision, versions.
     run : RowSource or None
         The run it was computed from, while that is at hand.
+    parts : tuple of Gram
+        Statistics of disjoint parts that add up to these rows, if they were kept; each names
+        itself in ``provenance["part"]``.
 
     Parameters
     ----------
@@ -53,6 +56,7 @@ class Gram:
         *,
         provenance: Mapping[str, Any],
         run: RowSource | None = None,
+        parts: Sequence[Gram] = (),
     ) -> None:
         self.columns = columns
         self.n = n
@@ -61,6 +65,7 @@ class Gram:
         self.blocks = blocks
         self.provenance = dict(provenance)
         self.run = run
+        self.parts = tuple(parts)
 
     def __repr__(self) -> str:
         held = ", ".join(
@@ -71,7 +76,9 @@ class Gram:
             f"{'−' if entry['sign'] < 0 else ''}{entry['model']}/{entry['corpus']}"
             for entry in self.provenance["runs"]
         )
-        return f"<Gram of {names}: {held}, {self.n:,} rows, {self.nbytes / 2**20:,.0f} MiB>"
+        parts = f" in {len(self.parts)} parts" if self.parts else ""
+        size = self.nbytes / 2**20
+        return f"<Gram of {names}: {held}, {self.n:,} rows{parts}, {size:,.0f} MiB>"
 
     @property
     def model(self) -> str:
@@ -85,8 +92,9 @@ class Gram:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the moments."""
-        return sum(block.nbytes for block in self.blocks.values())
+        """Bytes of the moments, parts included."""
+        own = sum(block.nbytes for block in self.blocks.values())
+        return own + sum(part.nbytes for part in self.parts)
 
     def width(self, key: Key) -> int:
         """Number of features of one block."""
@@ -139,13 +147,33 @@ class Gram:
             blocks,
             provenance=self.provenance,
             run=self.run,
+            parts=[part.select(keys) for part in self.parts],
         )
+
+    def without(self, part: int) -> Gram:
+        """All rows but those of one part: the training side of leave-one-fold-out.
+
+        Raises
+        ------
+        GramError
+            No parts were kept, or there is no part of that number.
+        """
+        if not self.parts:
+            raise GramError("no parts were kept of this Gram: compute it with gram(run, parts=10)")
+        if not 0 <= part < len(self.parts):
+            raise GramError(f"part {part} asked for, but there are parts 0…{len(self.parts) - 1}")
+        rest = self - self.parts[part]
+        rest.parts = self.parts[:part] + self.parts[part + 1 :]
+        return rest
 
     def __add__(self, other: object) -> Gram:
         if not isinstance(other, Gram):
             return NotImplemented
         self._check_alike(other)
-        return self._combine(other, 1)
+        both = self._combine(other, 1)
+        if self.parts and other.parts:
+            both.parts = self.parts + other.parts
+        return both
 
     def __sub__(self, other: object) -> Gram:
         if not isinstance(other, Gram):
@@ -206,6 +234,9 @@ class Gram:
         delta = [t - s for s, t in zip(self.shift, other.shift, strict=True)]
         blocks = {}
         for (a, b), block in self.blocks.items():
+            if not (delta[a].any() or delta[b].any()):
+                blocks[a, b] = block + sign * other.blocks[a, b]
+                continue
             moved = other.blocks[a, b] + np.outer(delta[a], other.total[b] + other.n * delta[b])
             moved += np.outer(other.total[a], delta[b])
             blocks[a, b] = block + moved if sign > 0 else block - moved
@@ -225,3 +256,19 @@ class Gram:
             blocks,
             provenance={**self.provenance, "runs": runs, "precision": precision},
         )
+
+
+def sum_of(parts: Sequence[Gram], provenance: Mapping[str, Any], run: RowSource | None) -> Gram:
+    """The Gram of all the rows of parts with one shift, which it keeps."""
+    first = parts[0]
+    blocks = {pair: block.copy() for pair, block in first.blocks.items()}
+    total = [values.copy() for values in first.total]
+    for part in parts[1:]:
+        for pair, block in blocks.items():
+            block += part.blocks[pair]
+        for mine, its in zip(total, part.total, strict=True):
+            mine += its
+    n = sum(part.n for part in parts)
+    return Gram(
+        first.columns, n, first.shift, total, blocks, provenance=provenance, run=run, parts=parts
+    )

@@ -30,6 +30,7 @@ class MemoryRun:
         dtype: str | None = None,
         fingerprint: str = "f",
         store: Any = None,
+        document: np.ndarray | None = None,
     ) -> None:
         self.arrays = {site: dict(layers) for site, layers in arrays.items()}
         first = next(iter(next(iter(self.arrays.values())).values()))
@@ -38,6 +39,11 @@ class MemoryRun:
         self.sites = {site: sorted(layers) for site, layers in self.arrays.items()}
         self.fingerprint, self.store = fingerprint, store
         self.reads = 0
+        self.document = np.arange(self.n_samples) // 3 if document is None else document
+
+    def coordinate(self, name: str) -> np.ndarray:
+        assert name == "document"
+        return self.document
 
     def width(self, site: str) -> int:
         return int(self.arrays[site][self.sites[site][0]].shape[1])
