@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,3 +72,32 @@ def flat_rows(
             f"{lengths[sequence[at]]} tokens"
         )
     return sequence * longest + flat
+
+
+def check_out(
+    out: Mapping[str, np.ndarray],
+    at: np.ndarray,
+    wanted: Mapping[str, Sequence[int]],
+    widths: Mapping[str, int],
+    n_rows: int,
+    dtype: np.dtype[Any],
+) -> None:
+    """ModelError if arrays cannot take the rows of a batch; see `LanguageModel.capture`."""
+    if at.shape != (n_rows,):
+        raise ModelError(f"at= has shape {at.shape}, but the batch gives {n_rows} rows")
+    for site, numbers in wanted.items():
+        array, width = out.get(site), widths[site]
+        least = int(at.max(initial=-1)) + 1
+        if (
+            array is None
+            or array.ndim != 3
+            or (array.shape[0], array.shape[2]) != (len(numbers), width)
+            or array.shape[1] < least
+            or array.dtype != dtype
+            or not array.flags.c_contiguous
+        ):
+            got = None if array is None else f"{array.dtype} {array.shape}"
+            raise ModelError(
+                f"out[{site!r}] is {got}, expected contiguous {dtype} "
+                f"({len(numbers)}, {least} or more, {width})"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -13,18 +12,20 @@ import numpy as np
 import torch
 
 from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
-from actstore.models.batch import flat_rows
+from actstore.models.batch import check_out, flat_rows
 from actstore.models.capture import capture_rows
 from actstore.models.names import Layers, Names
 from actstore.models.probe import Probed, probe
 from actstore.models.provenance import (
+    default_name,
     library_versions,
+    quantisation,
     tokenizer_fingerprint,
     weights_fingerprint,
 )
 from actstore.models.running import quiet
 from actstore.models.sites import SiteSpec
-from actstore.models.structure import find_stack, input_embedding
+from actstore.models.structure import checked_part, find_stack, input_embedding
 
 
 class LanguageModel:
@@ -80,7 +81,7 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or default_name(model) + ("-decoder" if part == "decoder" else "")
-        self._part = _checked_part(model, part)
+        self._part = checked_part(model, part)
         self._origin = dict(origin or {})
         self._lock = threading.RLock()
         self._fingerprint: str | None = None
@@ -213,7 +214,8 @@ class LanguageModel:
         rows = flat_rows(self.name, input_ids, positions, size, self.max_length)
         if out is not None:
             at = np.arange(len(rows)) if at is None else at
-            self._check_out(out, at, wanted, len(rows))
+            widths = {site: self.sites[site].width for site in wanted}
+            check_out(out, at, wanted, widths, len(rows), self.row_dtype)
         if len(rows) == 0:
             empty = {
                 site: np.empty((len(numbers), 0, self.sites[site].width), self.row_dtype)
@@ -237,32 +239,6 @@ class LanguageModel:
                 at=at,
             )
         return {site: one.numpy() for site, one in states.items()} if out is None else dict(out)
-
-    def _check_out(
-        self,
-        out: Mapping[str, np.ndarray],
-        at: np.ndarray,
-        wanted: Mapping[str, Sequence[int]],
-        n_rows: int,
-    ) -> None:
-        if at.shape != (n_rows,):
-            raise ModelError(f"at= has shape {at.shape}, but the batch gives {n_rows} rows")
-        for site, numbers in wanted.items():
-            array, width = out.get(site), self.sites[site].width
-            least = int(at.max(initial=-1)) + 1
-            if (
-                array is None
-                or array.ndim != 3
-                or (array.shape[0], array.shape[2]) != (len(numbers), width)
-                or array.shape[1] < least
-                or array.dtype != self.row_dtype
-                or not array.flags.c_contiguous
-            ):
-                got = None if array is None else f"{array.dtype} {array.shape}"
-                raise ModelError(
-                    f"out[{site!r}] is {got}, expected contiguous {self.row_dtype} "
-                    f"({len(numbers)}, {least} or more, {width})"
-                )
 
     def decode(self, hidden: np.ndarray, *, normed: bool = False) -> np.ndarray:
         """Decode states of the last layer into logits, ``head(final_norm(h))``.
@@ -333,7 +309,7 @@ class LanguageModel:
             "class": type(self.model).__name__,
             "model_type": config.model_type,
             "revision": None,
-            "quantisation": _quantisation(config),
+            "quantisation": quantisation(config),
             **{key: value for key, value in self._origin.items() if value is not None},
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self._embedding.weight.device),
@@ -381,36 +357,3 @@ class LanguageModel:
         size = self._embedding.weight.shape[0]
         # models that skip pads when they count positions mean their own pad id
         return next((int(i) for i in reversed(known) if i is not None and 0 <= i < size), 0)
-
-
-def _checked_part(model: Any, part: str | None) -> str | None:
-    two = bool(model.config.is_encoder_decoder)
-    if part is None:
-        return "encoder" if two else None
-    if part not in ("encoder", "decoder"):
-        raise ModelError(f"part={part!r} asked for; choose 'encoder' or 'decoder'")
-    if not two:
-        raise ModelError(
-            f"part={part!r} asked for, but {type(model).__name__} is no encoder-decoder; leave it "
-            "out"
-        )
-    return part
-
-
-def default_name(model: Any) -> str:
-    """A label for a loaded model: the last part of its id, else its type."""
-    source = str(getattr(model.config, "_name_or_path", "") or "")
-    return safe_name(source.rstrip("/").rpartition("/")[2]) or safe_name(model.config.model_type)
-
-
-def safe_name(text: str) -> str:
-    """Replace what may not stand in a store's label by dashes."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
-
-
-def _quantisation(config: Any) -> str | None:
-    found = getattr(config, "quantization_config", None)
-    if found is None:
-        return None
-    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
-    return str(getattr(method, "value", method))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from actstore.errors import MissingDependencyError, ModelError
-from actstore.models.language_model import LanguageModel, safe_name
+from actstore.models.language_model import LanguageModel
+from actstore.models.provenance import safe_name
 
 
 def load_model(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -63,3 +64,23 @@ def tokenizer_fingerprint(tokenizer: Any) -> str | None:
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that determine the numbers of a forward pass."""
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+
+
+def default_name(model: Any) -> str:
+    """A label for a loaded model: the last part of its id, else its type."""
+    source = str(getattr(model.config, "_name_or_path", "") or "")
+    return safe_name(source.rstrip("/").rpartition("/")[2]) or safe_name(model.config.model_type)
+
+
+def safe_name(text: str) -> str:
+    """Replace what may not stand in a store's label by dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+
+
+def quantisation(config: Any) -> str | None:
+    """How the weights are quantised, by the configuration; None if they are not."""
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+    return str(getattr(method, "value", method))

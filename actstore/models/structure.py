@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from actstore.errors import UnsupportedModelError
+from actstore.errors import ModelError, UnsupportedModelError
 from actstore.models.families import Family, family_of
 
 _DEPTH_NAMES = (
@@ -112,6 +112,21 @@ def _start_id(model: Any) -> int:
             "token that stands before the decoder's ids; set it in config.json"
         )
     return int(start)
+
+
+def checked_part(model: Any, part: str | None) -> str | None:
+    """The part of an encoder-decoder that is meant, "encoder" if none is named; None for others."""
+    two = bool(model.config.is_encoder_decoder)
+    if part is None:
+        return "encoder" if two else None
+    if part not in ("encoder", "decoder"):
+        raise ModelError(f"part={part!r} asked for; choose 'encoder' or 'decoder'")
+    if not two:
+        raise ModelError(
+            f"part={part!r} asked for, but {type(model).__name__} is no encoder-decoder; leave it "
+            "out"
+        )
+    return part
 
 
 def _path_of(model: Any, wanted: Any) -> str:
