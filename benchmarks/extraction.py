@@ -121,7 +121,7 @@ def _loop(
                 add_special_tokens=False,
             )
             states = network(**inputs, output_hidden_states=True).hidden_states
-            at = torch.from_numpy(position[start : start + batch]).long()
+            at = torch.tensor(position[start : start + batch]).long()
             kept.append(torch.stack([state[torch.arange(len(at)), at] for state in states]))
     rows = torch.cat(kept, dim=1)
     torch.save(rows, path)

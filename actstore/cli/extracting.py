@@ -63,7 +63,20 @@ def add_extract(commands: Any) -> None:
         help="tokenizer: as the tokenizer does (default); none; or a token to put in front",
     )
     add("--include-special", action="store_true", help="let special tokens be samples too")
-    add("--max-length", type=int, help="cut documents after so many tokens")
+    add("--max-length", type=int, help="the most tokens of a sequence, special ones included")
+    add(
+        "--overflow",
+        default="truncate",
+        choices=("truncate", "window"),
+        help="longer documents: cut (default), or run as overlapping windows",
+    )
+    add("--stride", type=int, metavar="N", help="tokens between the starts of two windows")
+    add(
+        "--context",
+        default="full",
+        choices=("full", "prefix"),
+        help="full: the whole sequence is run (default); prefix: only up to the sampled token",
+    )
     add(
         "--dtype",
         default="auto",
@@ -81,6 +94,11 @@ def add_extract(commands: Any) -> None:
     )
     add("--rank", type=int, metavar="R", help="this process is writer R of --world-size")
     add("--world-size", type=int, metavar="N", help="how many processes write the run's shards")
+    add(
+        "--append",
+        action="store_true",
+        help="the run exists and the text begins with what it was made from: add the rest",
+    )
     add("--dry-run", action="store_true", help="say what it would take, and write nothing")
     add("--json", action="store_true", help="with --dry-run: one JSON object; else: the run's info")
 
@@ -103,6 +121,9 @@ def _extract(arguments: argparse.Namespace) -> int:
         "bos": arguments.bos,
         "include_special": arguments.include_special,
         "max_length": arguments.max_length,
+        "overflow": arguments.overflow,
+        "stride": arguments.stride,
+        "context": arguments.context,
     }
     corpus, model = _sources(arguments)
     if arguments.dry_run:
@@ -115,6 +136,7 @@ def _extract(arguments: argparse.Namespace) -> int:
         arguments.store,
         rank=arguments.rank,
         world_size=arguments.world_size,
+        append=arguments.append,
         **options,
     )
     print(json.dumps(run.info(), indent=2, default=str) if arguments.json else run)

@@ -40,9 +40,11 @@ def fill(
     )
     with bar, ThreadPoolExecutor(1, thread_name_prefix="actstore-writer") as pool:
         writing: Future[None] | None = None
-        for shard in pending:
+        memories = (Memory(), Memory())
+        for number, shard in enumerate(pending):
             work = ShardWork.of(writer, shard, model.causal)
-            arrays = work.compute(model, writer.request, batch_tokens, bar.update)
+            memory = memories[number % 2]
+            arrays = work.compute(model, writer.request, batch_tokens, memory, bar.update)
             if writing is not None:
                 writing.result()
             writing = pool.submit(writer.write, shard, arrays)
@@ -98,19 +100,41 @@ class ShardWork:
         model: LanguageModel,
         wanted: dict[str, list[int]],
         batch_tokens: int,
+        memory: Memory,
         advance: Callable[[int], object],
     ) -> dict[str, np.ndarray]:
-        """(layers, rows of the shard, width) of every site, rows in the order of the corpus."""
-        arrays: dict[str, np.ndarray] = {}
+        """(layers, rows of the shard, width) of every site, in `memory`, in the corpus's order."""
+        arrays = {
+            site: memory.array(
+                site, (len(layers), self.n_rows, model.sites[site].width), model.row_dtype
+            )
+            for site, layers in wanted.items()
+        }
         for batch in self.batches(batch_tokens):
             rows = np.concatenate([self.rows[b] for b in batch])
-            for site, values in self.capture(model, batch, wanted).items():
-                if site not in arrays:
-                    shape = (values.shape[0], self.n_rows, values.shape[2])
-                    arrays[site] = np.empty(shape, values.dtype)
-                arrays[site][:, rows] = values
+            model.capture(
+                [self.input_ids[b] for b in batch],
+                [self.positions[b] for b in batch],
+                wanted,
+                out=arrays,
+                at=rows,
+            )
             advance(len(rows))
         return arrays
+
+
+class Memory:
+    """Arrays that are used again: the first touch of new memory costs more than the copy."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, np.ndarray] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array of unknown content; that of the same name before is no longer its own."""
+        size = int(np.prod(shape))
+        if name not in self._flat or self._flat[name].size < size:
+            self._flat[name] = np.empty(size, dtype)
+        return self._flat[name][:size].reshape(shape)
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actstore.errors import StoreError
+from actstore.errors import KeyMismatchError, StoreError
 from actstore.extraction.cluster import check_sources, fill_on_cluster
 from actstore.extraction.computing import fill
+from actstore.extraction.growing import continues, finish_growing, grow
 from actstore.extraction.job import make_job
-from actstore.extraction.planning import begin, existing_run
+from actstore.extraction.planning import begin, open_run
 from actstore.store import Run, Share
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def extract(
     rank: int | None = None,
     world_size: int | None = None,
     client: Any = None,
+    append: bool = False,
     progress: bool | None = None,
     **sampling: Any,
 ) -> Run:
@@ -91,11 +93,16 @@ def extract(
         `model` must be an id, a path, or a function without arguments that gives a
         `LanguageModel`, such as ``functools.partial(actstore.load_model, "gpt2")``; and each
         must reach `store`.
+    append : bool
+        The run exists, complete, and `corpus` begins with the documents it was made from: add
+        those that follow. The grown run is made beside the old one (``<corpus>.growing``) and
+        takes its place when it is complete; whole shards are taken over, not computed. Readers
+        that opened the old run open it again.
     progress : bool, optional
         Show a progress bar on stderr; by default only on a terminal.
     **sampling
         The other fields of :class:`actstore.corpus.Sampling`: ``seed``, ``per_document``,
-        ``bos``, ``include_special``, ``max_length`` and so on.
+        ``bos``, ``include_special``, ``max_length``, ``overflow``, ``stride``, ``context``.
 
     Returns
     -------
@@ -133,7 +140,19 @@ def extract(
         tokenizer=tokenizer,
         sampling=sampling,
     )
-    existing = existing_run(job, store)
+    if append:
+        finish_growing(job.label, store)
+    existing = open_run(job, store)
+    if existing is not None and existing.key_differences(job.key, job.dtype):
+        if continues(job, existing):
+            if append and share is None and client is None:
+                return grow(job, store, existing, batch_tokens=batch_tokens, progress=progress)
+            raise KeyMismatchError(
+                f"{existing.name} was made from the first {existing.info()['info']['documents']} "
+                f"of these {job.corpus.survey.n_documents} documents: append=True (--append), "
+                "without ranks or a client, adds the others"
+            )
+        existing.check_key(job.key, job.dtype)
     if existing is not None and job.is_done(existing):
         return existing
     writer = begin(job, store, shard_rows=shard_rows, share=share, progress=progress)

@@ -15,7 +15,7 @@ import torch
 
 from actstore.extraction.computing import ShardWork, batches, tokens_of_a_batch
 from actstore.extraction.job import Job, make_job
-from actstore.extraction.planning import existing_run, write_plan
+from actstore.extraction.planning import open_run, write_plan
 from actstore.store import Run, RunWriter, free_room, holds, human_bytes
 
 if TYPE_CHECKING:
@@ -146,8 +146,9 @@ def plan_extraction(
         tokenizer=tokenizer,
         sampling=sampling,
     )
-    existing = existing_run(job, store)
+    existing = open_run(job, store)
     if existing is not None:
+        existing.check_key(job.key, job.dtype)
         if job.is_done(existing):
             return _nothing(job, existing, free_room(store))
         shard_rows = existing.stored.record.shard_rows

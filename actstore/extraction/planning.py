@@ -31,14 +31,12 @@ PLAN_PATIENCE = 3600.0
 """Seconds that the other ranks wait for rank 0's plan in a store without locks."""
 
 
-def existing_run(job: Job, store: Any) -> Run | None:
-    """The run of the job's name, if there is one; KeyMismatchError if it has another key."""
+def open_run(job: Job, store: Any) -> Run | None:
+    """The run of the job's name, if there is one, whatever its key."""
     try:
-        run = open(store)[job.label]
+        return open(store)[job.label]
     except (MissingStoreError, MissingRunError):
         return None
-    run.check_key(job.key, job.dtype)
-    return run
 
 
 def begin(

@@ -42,6 +42,9 @@ class Backend(Protocol):
     def put(self, key: str, data: bytes | np.ndarray) -> None:
         """Replace the bytes under `key` at once; on a local folder they are on the disk."""
 
+    def copy(self, source: str, target: str) -> None:
+        """Put the bytes under one key under another too."""
+
     def size(self, key: str) -> int | None:
         """Bytes under `key`; None where there is nothing."""
 
@@ -103,6 +106,15 @@ class LocalBackend:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+    def copy(self, source: str, target: str) -> None:
+        path = self.path(target)
+        _make_folder(path.parent)
+        try:
+            path.unlink(missing_ok=True)
+            os.link(self.path(source), path)
+        except OSError:  # a file system without links
+            self.put(target, self.path(source).read_bytes())
 
     def size(self, key: str) -> int | None:
         try:

@@ -22,7 +22,7 @@ from actstore.store.backend import Backend
 from actstore.store.dtypes import StoredDtype, from_disk, to_disk
 from actstore.store.journal import Journal
 from actstore.store.layout import chunk_name
-from actstore.store.record import Record
+from actstore.store.record import CHANGED, Record, has_changed
 
 TRAILER = 4
 
@@ -259,6 +259,8 @@ class ChunkReader:
     def _error(self, what: str, site: str, layer: int, shard: int) -> CorruptionError:
         record = self._record
         start, stop = record.shard_range(shard)
+        if has_changed(self._backend, record):
+            return CorruptionError(f"{record.name} {CHANGED} ({what}): open it again")
         return CorruptionError(
             f"{record.name}: {site} {record.sites[site].dim} {layer}, shard {shard} (samples "
             f"{start}…{stop - 1}): {what}; run.verify() lists every problem, and extracting again "

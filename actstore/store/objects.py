@@ -42,6 +42,11 @@ class ZarrBackend:
             )
         )
 
+    def copy(self, source: str, target: str) -> None:
+        data = self.get(source)
+        if data is not None:
+            self.put(target, data)
+
     def size(self, key: str) -> int | None:
         try:
             return self._sync(self.zarr.getsize(key))

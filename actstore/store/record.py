@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from actstore.errors import CorruptionError, KeyMismatchError, StoreError, StoreVersionError
+from actstore.store.backend import Backend
 from actstore.store.dtypes import StoredDtype, stored_dtype
 
 FORMAT = 1
@@ -199,6 +200,14 @@ def check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
             f"{record.name} exists, but was made from something else: {shown}. Use another name "
             "(model_name=, corpus_name=), or remove the run first"
         )
+
+
+CHANGED = "has changed since it was opened: documents were added, or it was made anew"
+
+
+def has_changed(backend: Backend, record: Record) -> bool:
+    """Whether another record stands on the disk than the one that was read."""
+    return backend.get(f"{record.name}/zarr.json") not in (None, record.to_bytes())
 
 
 def group_bytes(attributes: Mapping[str, Any]) -> bytes:

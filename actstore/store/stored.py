@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from actstore.errors import CorruptionError
 from actstore.store.backend import Backend
 from actstore.store.chunks import ChunkReader
 from actstore.store.columns import read_column
 from actstore.store.journal import Journal
-from actstore.store.record import Record
+from actstore.store.record import CHANGED, Record, has_changed
 from actstore.store.sequences import Sequences
 from actstore.store.verify import Problem, presence_problems
 
@@ -60,7 +61,12 @@ class StoredRun:
         """(n_samples,) values of a sample coordinate, proved and kept in memory."""
         if name not in self._columns:
             key = f"{self.record.name}/{name}"
-            values = read_column(self.backend, key, self.record.content[name])
+            try:
+                values = read_column(self.backend, key, self.record.content[name])
+            except CorruptionError:
+                if has_changed(self.backend, self.record):
+                    raise CorruptionError(f"{self.record.name} {CHANGED}: open it again") from None
+                raise
             values.flags.writeable = False
             self._columns[name] = values
         return self._columns[name]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 
-from actstore.errors import StoreError
+from actstore.errors import CorruptionError, StoreError
 from actstore.store.backend import Backend
-from actstore.store.chunks import chunk_bytes, encode
+from actstore.store.chunks import chunk_bytes, encode, problem_with
 from actstore.store.dtypes import check_values
 from actstore.store.folders import check_room, explained
 from actstore.store.journal import Journal, entry_bytes
@@ -22,6 +22,7 @@ from actstore.store.sequences import Sequences
 
 if TYPE_CHECKING:
     from actstore.store.run import Run
+    from actstore.store.stored import StoredRun
 
 _THREADS = 4
 
@@ -185,6 +186,35 @@ class RunWriter:
                 entries[site][layer] = entry
             if entries:
                 self._journal.commit(shard, entries)
+
+    def adopt(self, shard: int, other: StoredRun) -> None:
+        """Take a shard over from another run of the store whose rows are the same there.
+
+        What the other run has of the request is copied (linked, on a local folder) and committed.
+
+        Raises
+        ------
+        CorruptionError
+            A chunk of the other run is not what was committed.
+        """
+        self._range(shard)
+        entries = {site: self._journal.entries[site][:, shard].copy() for site in self.request}
+        with explained(f"shard {shard} of {self.name} cannot be written", self._backend):
+            for site, layers in self.request.items():
+                for layer in layers:
+                    known = site in other.record.sites
+                    told = other.journal.entry(site, layer, shard) if known else (0, 0)
+                    if not told[0]:
+                        continue
+                    name = chunk_name(layer, shard)
+                    source = f"{other.record.name}/{site}/{name}"
+                    wrong = problem_with(self._backend.get(source), *told)
+                    if wrong is not None:
+                        raise CorruptionError(f"{source}: {wrong}; repair that run first")
+                    self._backend.copy(source, f"{self.name}/{site}/{name}")
+                    entries[site][layer] = told
+                self._backend.sync_folder(f"{self.name}/{site}")
+            self._journal.commit(shard, entries)
 
     @property
     def run(self) -> Run:
