@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from math import isnan, nan
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,12 @@ class _FileMaps(Mapping[tuple[int, int], LinearMap]):
             entry["rank"],
             entry["condition"],
             entry["method"],
+            nan if entry.get("degrees_of_freedom") is None else entry["degrees_of_freedom"],
+            entry.get("ridge", 0.0),
         )
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._records
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._records)
@@ -173,4 +179,8 @@ def _map_record(maps: MapSet, place: tuple[int, int]) -> dict[str, Any]:
         "rank": fitted.rank,
         "condition": fitted.condition,
         "method": fitted.method,
+        "degrees_of_freedom": None
+        if isnan(fitted.degrees_of_freedom)
+        else fitted.degrees_of_freedom,
+        "ridge": fitted.ridge,
     }

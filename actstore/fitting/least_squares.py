@@ -7,17 +7,19 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from actstore.errors import FitError
+from actstore.fitting.inputs import as_gram, by_source, one_ridge, ridge_values
 from actstore.fitting.maps import LinearMap, MapSet
 from actstore.fitting.minimum_norm import SourceRows, solve_rows
 from actstore.fitting.pairs import layers_of, resolve_pairs
+from actstore.fitting.reduced_rank import check_rank, reduce_rank
 from actstore.fitting.solving import SAFE, Inverse, invert, spectrum
-from actstore.grams.computing import gram as compute
+from actstore.fitting.validation import FOLDS, choose_ridges
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 from actstore.grams.threads import available_cores, one_blas_thread
@@ -27,8 +29,9 @@ def fit(
     on: Gram | RowSource,
     *,
     pairs: str | Iterable[Any] = "all",
-    ridge: float = 0.0,
+    ridge: float | Sequence[float] = 0.0,
     intercept: bool = False,
+    rank: int | None = None,
     sites: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     progress: bool | None = None,
@@ -51,9 +54,13 @@ def fit(
         A Gram just computed remembers its run and can use its rows.
     pairs : {"all", "adjacent", "to_last", "ordered"} or list of (source, target)
         "all": every source before its target; "ordered": backwards too.
-    ridge : float
-        α ≥ 0, as scikit-learn's ``Ridge(alpha=)``; an intercept is not penalised.
+    ridge : float or sequence of float
+        α ≥ 0, as scikit-learn's ``Ridge(alpha=)``; an intercept is not penalised. Of several, each
+        pair takes the one of highest cross-validated r² (`cross_validate`), over the parts of
+        a Gram or over five folds of a run's documents.
     intercept : bool
+    rank : int, optional
+        Highest rank of a map: reduced-rank regression, see `actstore.fitting.reduced_rank`.
     sites, layers : optional
         As for `actstore.gram`, where a run is given.
     progress : bool, optional
@@ -66,54 +73,46 @@ def fit(
     Raises
     ------
     FitError
-        A negative ridge, unknown pairs, or too few rows.
+        A negative ridge or rank, unknown pairs, too few rows, or several ridges for a Gram
+        without parts.
     SiteError
         A layer that is not there.
     """
-    if not (np.isfinite(ridge) and ridge >= 0):
-        raise FitError(f"ridge={ridge!r}: α is a number ≥ 0")
+    several = isinstance(ridge, Iterable) and not isinstance(ridge, str)
+    ridges = ridge_values(ridge) if several else (one_ridge(ridge),)  # type: ignore[arg-type]
+    if rank is not None:
+        check_rank(rank)
     pairs = pairs if isinstance(pairs, str) else list(pairs)
-    moments = as_gram(on, sites, layers_of(pairs) if layers is None else layers, progress)
-    places = resolve_pairs(moments.columns, pairs)
-    targets: dict[int, list[int]] = {}
-    for source, target in places:
-        targets.setdefault(source, []).append(target)
-    problem = _Problem(moments, float(ridge), intercept)
-    solved = _solve_all(problem, targets, progress)
-    _warn(problem, solved)
-    keys = moments.layers
-    maps = {
-        (source, target): LinearMap(
-            keys[source],
-            keys[target],
-            found.matrices[target],
-            problem.bias(source, target, found.matrices[target]) if intercept else None,
-            found.rank,
-            found.condition,
-            found.method,
-        )
-        for source, found in solved.items()
-        for target in targets[source]
-    }
-    return MapSet(
-        {place: maps[place] for place in places},
-        moments.columns,
-        {**moments.provenance, "n": moments.n, "ridge": float(ridge), "intercept": intercept},
+    moments = as_gram(
+        on,
+        sites,
+        layers_of(pairs) if layers is None else layers,
+        progress,
+        FOLDS if several else None,
     )
-
-
-def as_gram(
-    on: Gram | RowSource,
-    sites: str | Sequence[str] | None,
-    layers: Sequence[Any] | None,
-    progress: bool | None,
-) -> Gram:
-    """The Gram given, or that of the run given."""
-    if isinstance(on, Gram):
-        return on
-    if not hasattr(on, "row_blocks"):
-        raise FitError(f"a Run or a Gram is needed, not {type(on).__name__}")
-    return compute(on, sites=sites, layers=layers, progress=progress)
+    places = resolve_pairs(moments.columns, pairs)
+    if several:
+        chosen = choose_ridges(moments, ridges, places, intercept, progress)
+    else:
+        chosen = dict.fromkeys(places, ridges[0])
+    maps = {}
+    for alpha in ridges:
+        problem = _Problem(moments, alpha, intercept)
+        targets = by_source(place for place in places if chosen[place] == alpha)
+        solved = _solve_all(problem, targets, progress)
+        _warn(problem, solved)
+        for source, found in solved.items():
+            for target in targets[source]:
+                maps[source, target] = problem.linear_map(source, target, found, rank)
+    provenance = {
+        **moments.provenance,
+        "n": moments.n,
+        "ridge": list(ridges) if several else ridges[0],
+        "intercept": intercept,
+    }
+    if rank is not None:
+        provenance["rank"] = rank
+    return MapSet({place: maps[place] for place in places}, moments.columns, provenance)
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,7 @@ class _Solved:
     matrices: Mapping[int, np.ndarray]
     rank: int
     condition: float
+    freedom: float
     method: str
 
 
@@ -141,6 +141,24 @@ class _Problem:
     def bias(self, source: int, target: int, matrix: np.ndarray) -> np.ndarray:
         """ȳ − x̄ A."""
         return np.asarray(self.means[target] - self.means[source] @ matrix)
+
+    def linear_map(self, source: int, target: int, found: _Solved, rank: int | None) -> LinearMap:
+        """One target's map, brought down to `rank` where that is asked for."""
+        matrix = found.matrices[target]
+        if rank is not None:
+            cross = self.moments(source, target, centred=self.intercept)
+            matrix = reduce_rank(matrix, cross, rank)
+        return LinearMap(
+            self.keys[source],
+            self.keys[target],
+            matrix,
+            self.bias(source, target, matrix) if self.intercept else None,
+            found.rank if rank is None else min(found.rank, rank),
+            found.condition,
+            found.method,
+            found.freedom + self.intercept if rank is None else nan,
+            self.ridge,
+        )
 
     def moments(self, a: int, b: int, *, centred: bool) -> np.ndarray:
         return self.gram.cross(self.keys[a], self.keys[b], centred=centred)
@@ -167,14 +185,23 @@ class _Problem:
             inverse = invert(self.moments(source, source, centred=True), self.ridge, limit)
             if inverse is not None:
                 matrices = {t: self._centred(inverse, source, t) for t in targets}
-                return _Solved(matrices, width, inverse.condition, "cholesky")
+                freedom = inverse.freedom + self._mean_freedom(inverse, source)
+                return _Solved(matrices, width, inverse.condition, freedom, "cholesky")
         if self.intercept or (n < width and self.ridge == 0):
             return None
         inverse = invert(self.moments(source, source, centred=False), self.ridge, limit)
         if inverse is None:
             return None
         matrices = {t: inverse.matrix @ self.moments(source, t, centred=False) for t in targets}
-        return _Solved(matrices, width, inverse.condition, "cholesky")
+        return _Solved(matrices, width, inverse.condition, inverse.freedom, "cholesky")
+
+    def _mean_freedom(self, inverse: Inverse, source: int) -> float:
+        """What the mean's part, put back, adds: −α tr of the correction to (M + αI)⁻¹."""
+        if self.intercept:
+            return 0.0
+        n, mean = self.gram.n, self.means[source]
+        direction = inverse.matrix @ mean
+        return float(self.ridge * n * (direction @ direction) / (1 + n * (mean @ direction)))
 
     def _centred(self, inverse: Inverse, source: int, target: int) -> np.ndarray:
         matrix = inverse.matrix @ self.moments(source, target, centred=True)
@@ -192,7 +219,8 @@ class _Problem:
             t: back @ (found.vectors.T @ self.moments(source, t, centred=self.intercept))
             for t in targets
         }
-        return _Solved(matrices, found.rank, found.condition, "eigh")
+        freedom = found.freedom(self.ridge)
+        return _Solved(matrices, found.rank, found.condition, freedom, "eigh")
 
 
 def _solve_all(

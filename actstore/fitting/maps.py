@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from os import PathLike
 from typing import Any
 
@@ -35,6 +36,13 @@ class LinearMap:
     method : str
         "cholesky"; "svd", the minimum-norm solution from the rows; "eigh", the minimum-norm
         solution from the Gram alone, which holds half the digits.
+    degrees_of_freedom : float
+        Trace of the hat matrix of the fit, for each target coordinate: the rank without ridge,
+        Σ λ/(λ + α) over eigenvalues of the source's moments with it, and one more for an
+        intercept (Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning",
+        §3.4.1). NaN where it is not known.
+    ridge : float
+        α of the fit.
     """
 
     source: Key
@@ -44,6 +52,8 @@ class LinearMap:
     rank: int
     condition: float
     method: str
+    degrees_of_freedom: float = nan
+    ridge: float = 0.0
     _cast: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -156,11 +166,12 @@ class MapSet(Mapping[Pair, LinearMap]):
 
     def __repr__(self) -> str:
         ridge, intercept = self.provenance["ridge"], self.provenance["intercept"]
+        alpha = f"of {len(ridge)} values" if isinstance(ridge, list) else f"{ridge:g}"
         runs = ", ".join(f"{run['model']}/{run['corpus']}" for run in self.provenance["runs"])
         return (
             f"<MapSet: {len(self)} maps of {self.columns!r} fitted on {runs} "
             f"({self.provenance['n']:,} rows), {'with' if intercept else 'no'} intercept, "
-            f"ridge {ridge:g}>"
+            f"ridge {alpha}>"
         )
 
     @property
@@ -186,6 +197,38 @@ class MapSet(Mapping[Pair, LinearMap]):
         from actstore.fitting.scores import r2
 
         return r2(self, on, average=average, progress=progress)
+
+    def r2_interval(
+        self,
+        on: Gram | RowSource,
+        *,
+        level: float = 0.95,
+        average: str = "uniform",
+        parts: int = 20,
+        progress: bool | None = None,
+    ) -> xr.Dataset:
+        """r² with a jackknife interval over groups of documents, from their Grams alone.
+
+        See `actstore.fitting.scores.r2_interval`.
+        """
+        from actstore.fitting.scores import r2_interval
+
+        return r2_interval(self, on, level=level, average=average, parts=parts, progress=progress)
+
+    def mse(
+        self,
+        on: Gram | RowSource,
+        *,
+        average: str | None = "uniform",
+        progress: bool | None = None,
+    ) -> xr.DataArray:
+        """Mean squared error of every map on other rows, from their Gram alone.
+
+        See `actstore.fitting.scores.mse`.
+        """
+        from actstore.fitting.scores import mse
+
+        return mse(self, on, average=average, progress=progress)
 
     def save(self, path: str | PathLike[str], *, dtype: str = "float64") -> None:
         """Write one safetensors file that holds all maps and where they come from.

@@ -47,7 +47,7 @@ class SourceRows:
 
 def solve_rows(
     rows: SourceRows, source: int, targets: Sequence[int], ridge: float
-) -> tuple[dict[int, np.ndarray], int, float]:
+) -> tuple[dict[int, np.ndarray], int, float, float]:
     """Minimum-norm maps from one source to its targets, in two passes over the rows.
 
     The first pass reduces X to a triangle R by QR, whose singular values and right vectors are
@@ -67,6 +67,8 @@ def solve_rows(
     rank : int
     condition : float
         σ₁ over the smallest singular value kept.
+    freedom : float
+        Σ σ²/(σ² + α) over the singular values kept.
     """
     width = rows.columns[source].width
     triangle: np.ndarray = np.empty((0, width))
@@ -79,7 +81,7 @@ def solve_rows(
     rank = int((values > cutoff).sum())
     if rank == 0:
         zeros = {t: np.zeros((width, rows.columns[t].width)) for t in targets}
-        return zeros, 0, float("inf")
+        return zeros, 0, float("inf"), 0.0
     values, basis = values[:rank], right[:rank].T
     whitener = basis / values
     inner = np.zeros((rank, rank))
@@ -91,4 +93,5 @@ def solve_rows(
             projected[target] += unit.T @ y
     back = basis * (values / (values**2 + ridge))
     matrices = {t: back @ np.linalg.solve(inner, projected[t]) for t in targets}
-    return matrices, rank, float(values[0] / values[-1])
+    freedom = float((values**2 / (values**2 + ridge)).sum())
+    return matrices, rank, float(values[0] / values[-1]), freedom

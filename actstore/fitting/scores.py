@@ -1,27 +1,22 @@
-"""r² of maps on any rows, from the rows' Gram alone."""
+"""Scores of maps on any rows, from the rows' Gram alone: r², its interval, mean squared error."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy import stats
 
 from actstore.errors import FitError
-from actstore.fitting.least_squares import as_gram
+from actstore.fitting.inputs import as_gram
 from actstore.fitting.maps import MapSet
 from actstore.fitting.pairs import resolve_pairs
-from actstore.grams.columns import Columns
+from actstore.fitting.squared_errors import Evaluation
+from actstore.fitting.tables import attributes, check_average, r2_values, tabulate
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
-from actstore.grams.threads import available_cores, one_blas_thread
-
-AVERAGES = ("uniform", "variance", None)
-# An error this small beside the coordinate's mean is rounding: the coordinate is met exactly.
-ROUNDING = 1e-13
 
 
 def r2(
@@ -34,10 +29,9 @@ def r2(
     """Coefficient of determination of every map.
 
     r²_c = 1 − SSE_c / SST_c for each target coordinate c, SST about the mean of these rows
-    ("Jump to Conclusions", arXiv 2303.09435, §2), from
-    SSE = diag(Cyy) − 2 diag(AᵀCxy) + diag(AᵀCxxA) + n (ȳ − x̄A − b)², C centred: no digits are
-    lost to a large mean. A coordinate that is constant on these rows counts 1 where it is met
-    to within rounding and 0 otherwise, as in scikit-learn's ``r2_score``.
+    ("Jump to Conclusions", arXiv 2303.09435, §2); see `squared_errors` for SSE. A coordinate that
+    is constant on these rows counts 1 where it is met to within rounding and 0 otherwise, as in
+    scikit-learn's ``r2_score``.
 
     Parameters
     ----------
@@ -60,43 +54,134 @@ def r2(
     SiteError
         A layer that is not there.
     """
-    columns = maps.columns
-    layers = columns.keys() if len(columns.sites) == 1 else None
-    evaluation = as_gram(on, columns.sites, layers, progress)
-    _check_model(maps, evaluation)
-    places = {k: evaluation.columns.index(column) for k, column in enumerate(columns)}
-    for k, place in places.items():
-        if columns[k].width != evaluation.columns[place].width:
-            raise FitError(
-                f"{columns[k]} has {columns[k].width} features in the maps and "
-                f"{evaluation.columns[place].width} in {evaluation!r}"
-            )
+    check_average(average)
+    rows = evaluation_of(maps, on, progress)
 
-    def errors(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
-        keys = evaluation.layers
-        x = keys[places[source]]
-        inner = evaluation.cross(x, x, centred=True)
-        mean = evaluation.mean(x)
+    def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
+        found = rows.errors(maps, source, targets)
+        return {t: r2_values(sse, rows.total(t), average) for t, sse in found.items()}
+
+    trailing = "feature" if average is None else None
+    result = tabulate(maps.columns, maps.places, values, "r2", trailing=trailing)
+    result.attrs = attributes(
+        "coefficient of determination", maps.provenance, rows.gram, average=average or "none"
+    )
+    return result
+
+
+def mse(
+    maps: MapSet,
+    on: Gram | RowSource,
+    *,
+    average: str | None = "uniform",
+    progress: bool | None = None,
+) -> xr.DataArray:
+    """Mean squared error of every map: Σ(y − xA − b)² / n.
+
+    Parameters
+    ----------
+    maps, on, progress
+        As for `r2`.
+    average : {"uniform", None}
+        Mean over coordinates, or none.
+
+    Returns
+    -------
+    DataArray (source, target), or (source, target, feature) without average
+        In squared units of the activations; NaN for pairs that were not fitted.
+
+    Raises
+    ------
+    FitError
+        Another model or width, or an unknown average.
+    """
+    check_average(average, ("uniform", None))
+    rows = evaluation_of(maps, on, progress)
+
+    def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
+        found = rows.errors(maps, source, targets)
+        each = {target: sse / rows.gram.n for target, sse in found.items()}
+        return each if average is None else {t: np.asarray(v.mean()) for t, v in each.items()}
+
+    trailing = "feature" if average is None else None
+    result = tabulate(maps.columns, maps.places, values, "mse", trailing=trailing)
+    result.attrs = attributes(
+        "mean squared error", maps.provenance, rows.gram, average=average or "none"
+    )
+    return result
+
+
+def r2_interval(
+    maps: MapSet,
+    on: Gram | RowSource,
+    *,
+    level: float = 0.95,
+    average: str = "uniform",
+    parts: int = 20,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """r² of every map with a jackknife interval over groups of evaluation documents.
+
+    The maps stay as they are; each part of the evaluation rows is left out in turn. Squared errors
+    add up over parts, so that this needs the parts' Grams and nothing else. Parts may differ in
+    size: the delete-m_j jackknife of Busing, Meijer and van der Leeden (1999), "Delete-m jackknife
+    for unequal m", with Student's t of G − 1 degrees of freedom.
+
+    Parameters
+    ----------
+    maps : MapSet
+    on : Gram with parts, or Run
+    level : float
+        Coverage, between 0 and 1.
+    average : {"uniform", "variance"}
+        As for `r2`.
+    parts : int
+        Folds that a run's documents are dealt out to; a Gram has its own.
+    progress : bool, optional
+
+    Returns
+    -------
+    Dataset (source, target)
+        ``r2``, ``standard_error``, ``low`` and ``high``.
+
+    Raises
+    ------
+    FitError
+        A Gram without parts, a level that is not between 0 and 1, or as for `r2`.
+    """
+    check_average(average, ("uniform", "variance"))
+    if not 0 < level < 1:
+        raise FitError(f"level={level!r}: give a coverage between 0 and 1, such as 0.95")
+    rows = evaluation_of(maps, on, progress, parts)
+    shares = [Evaluation(maps.columns, part) for part in rows.gram.parts]
+    sizes = np.array([share.gram.n for share in shares], float)
+
+    def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
+        by_part = [share.errors(maps, source, targets) for share in shares]
         found = {}
         for target in targets:
-            y = keys[places[target]]
-            fitted = maps.at((source, target))
-            matrix = fitted.matrix.astype(np.float64, copy=False)
-            cross = evaluation.cross(x, y, centred=True)
-            cross *= -2
-            cross += inner @ matrix
-            residual = evaluation.mean(y) - mean @ matrix
-            if fitted.bias is not None:
-                residual -= fitted.bias
-            sse = evaluation.variance(y) + np.einsum("ij,ij->j", matrix, cross)
-            sse = np.maximum(sse, 0.0) + evaluation.n * residual**2
-            rounding = evaluation.n * (ROUNDING * evaluation.mean(y)) ** 2
-            found[target] = np.where(sse > rounding, sse, 0.0)
+            sse = np.stack([errors[target] for errors in by_part])
+            sst = _totals_without(rows, shares, target, sizes)
+            full = r2_values(sse.sum(axis=0), rows.total(target), average)
+            left_out = r2_values(np.maximum(sse.sum(axis=0) - sse, 0.0), sst, average)
+            found[target] = np.stack([full, _jackknife_error(full, left_out, sizes)])
         return found
 
-    totals = {k: evaluation.variance(evaluation.layers[place]) for k, place in places.items()}
-    result = _score(columns, maps.places, errors, totals, average)
-    result.attrs = _attributes(maps.provenance, evaluation, average)
+    both = tabulate(maps.columns, maps.places, values, "r2", {"part": ["r2", "standard_error"]})
+    value = both.sel(part="r2", drop=True)
+    error = both.sel(part="standard_error", drop=True).rename("standard_error")
+    reach = stats.t.ppf(0.5 + level / 2, len(shares) - 1) * error
+    result = xr.Dataset(
+        {"r2": value, "standard_error": error, "low": value - reach, "high": value + reach}
+    )
+    result.attrs = attributes(
+        "coefficient of determination",
+        maps.provenance,
+        rows.gram,
+        average=average,
+        level=level,
+        parts=len(shares),
+    )
     return result
 
 
@@ -120,89 +205,57 @@ def identity_r2(
     DataArray
         As from `r2`; NaN where widths differ.
     """
-    evaluation = as_gram(on, None, None, progress)
-    columns, keys = evaluation.columns, evaluation.layers
+    check_average(average)
+    rows = as_gram(on, None, None, progress)
+    columns, keys = rows.columns, rows.layers
 
-    def errors(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
+    def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
         x = keys[source]
         found = {}
         for target in targets:
             y = keys[target]
-            if evaluation.width(x) != evaluation.width(y):
-                found[target] = np.full(evaluation.width(y), np.nan)
-                continue
-            cross = np.diagonal(evaluation.cross(x, y, centred=True))
-            sse = evaluation.variance(x) + evaluation.variance(y) - 2 * cross
-            residual = evaluation.mean(y) - evaluation.mean(x)
-            found[target] = np.maximum(sse, 0.0) + evaluation.n * residual**2
+            total = rows.variance(y)
+            if rows.width(x) != rows.width(y):
+                sse = np.full(rows.width(y), np.nan)
+            else:
+                cross = np.diagonal(rows.cross(x, y, centred=True))
+                residual = rows.mean(y) - rows.mean(x)
+                sse = np.maximum(rows.variance(x) + total - 2 * cross, 0.0) + rows.n * residual**2
+            found[target] = r2_values(sse, total, average)
         return found
 
-    totals = {k: evaluation.variance(key) for k, key in enumerate(keys)}
-    result = _score(columns, resolve_pairs(columns, pairs), errors, totals, average)
-    result.attrs = _attributes({}, evaluation, average)
+    trailing = "feature" if average is None else None
+    result = tabulate(columns, resolve_pairs(columns, pairs), values, "r2", trailing=trailing)
+    result.attrs = attributes("coefficient of determination", {}, rows, average=average or "none")
     return result
 
 
-def _score(
-    columns: Columns,
-    places: Sequence[tuple[int, int]],
-    errors: Callable[[int, Sequence[int]], Mapping[int, np.ndarray]],
-    totals: Mapping[int, np.ndarray],
-    average: str | None,
-) -> xr.DataArray:
-    """Put every pair's r² in its place; sources are shared out over threads."""
-    if average not in AVERAGES:
-        raise FitError(f"average={average!r} is not known: choose 'uniform', 'variance' or None")
-    targets: dict[int, list[int]] = {}
-    for source, target in places:
-        targets.setdefault(source, []).append(target)
-    rows, cols = sorted(targets), sorted({target for _, target in places})
-    width = max(columns[k].width for k in cols)
-    shape = (len(rows), len(cols)) + ((width,) if average is None else ())
-    values = np.full(shape, np.nan)
-    order = sorted(targets, key=lambda source: -len(targets[source]))
-    with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
-        jobs = {source: pool.submit(errors, source, targets[source]) for source in order}
-        for source, job in jobs.items():
-            for target, sse in job.result().items():
-                place = rows.index(source), cols.index(target)
-                if average is None:
-                    values[place][: len(sse)] = _coordinates(sse, totals[target])
-                elif average == "uniform":
-                    values[place] = _coordinates(sse, totals[target]).mean()
-                else:
-                    values[place] = _coordinates(sse.sum()[None], totals[target].sum()[None])[0]
-    dims = ("source", "target", "feature")[: values.ndim]
-    labels = columns.keys() if len(columns.sites) == 1 else [str(column) for column in columns]
-    coords = {"source": [labels[k] for k in rows], "target": [labels[k] for k in cols]}
-    return xr.DataArray(values, coords, dims, name="r2")
+def evaluation_of(
+    maps: MapSet, on: Gram | RowSource, progress: bool | None, parts: int | None = None
+) -> Evaluation:
+    """The rows to score maps on, with their Gram."""
+    columns = maps.columns
+    layers = columns.keys() if len(columns.sites) == 1 else None
+    rows = as_gram(on, columns.sites, layers, progress, parts)
+    return Evaluation(columns, rows, maps.provenance)
 
 
-def _coordinates(sse: np.ndarray, sst: np.ndarray) -> np.ndarray:
-    """1 − SSE/SST; where SST is zero, 1 if SSE is too and else 0 (scikit-learn's rule)."""
-    constant = sst == 0
-    found = 1 - sse / np.where(constant, 1.0, sst)
-    return np.where(constant & ~np.isnan(sse), (sse == 0).astype(float), found)
+def _totals_without(
+    rows: Evaluation, shares: Sequence[Evaluation], target: int, sizes: np.ndarray
+) -> np.ndarray:
+    """(part, width) Σ(y − ȳ)² of all rows but one part's, about their own mean."""
+    away = np.stack([share.mean(target) for share in shares]) - rows.mean(target)
+    sums = sizes[:, None] * away
+    squares = np.stack([share.total(target) for share in shares]) + sums * away
+    left = (sizes.sum() - sizes)[:, None]
+    without = squares.sum(axis=0) - squares - (sums.sum(axis=0) - sums) ** 2 / left
+    constant = np.maximum(squares.sum(axis=0), 0.0) * 1e-13
+    return np.where(without > constant, without, 0.0)
 
 
-def _check_model(maps: MapSet, evaluation: Gram) -> None:
-    ours, theirs = (p.get("model_fingerprint") for p in (maps.provenance, evaluation.provenance))
-    if ours and theirs and ours != theirs:
-        raise FitError(
-            f"the maps were fitted on {maps.provenance['model']} and the rows come from "
-            f"{evaluation.model}, which has other weights"
-        )
-
-
-def _attributes(fitted: Mapping[str, Any], evaluation: Gram, average: str | None) -> dict[str, Any]:
-    runs = evaluation.provenance["runs"]
-    return {
-        "long_name": "coefficient of determination",
-        "average": average or "none",
-        "model": evaluation.model,
-        "evaluated_on": ", ".join(run["corpus"] for run in runs),
-        "n": evaluation.n,
-        "provenance": json.dumps(
-            {"maps": dict(fitted), "evaluation": evaluation.provenance}, ensure_ascii=False
-        ),
-    }
+def _jackknife_error(full: np.ndarray, left_out: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Standard error of a statistic from its values without each part."""
+    shares = sizes.sum() / sizes
+    pseudo = shares * full - (shares - 1) * left_out
+    centre = len(sizes) * full - ((1 - 1 / shares) * left_out).sum()
+    return np.asarray(np.sqrt(((pseudo - centre) ** 2 / (shares - 1)).mean()))

@@ -23,10 +23,18 @@ class Inverse:
         (M + αI)⁻¹.
     condition : float
         Estimated 2-norm condition number of the equilibrated design: √κ₁ of its moments.
+    ridge : float
+        α.
     """
 
     matrix: np.ndarray
     condition: float
+    ridge: float
+
+    @property
+    def freedom(self) -> float:
+        """tr(M (M + αI)⁻¹) = d − α tr((M + αI)⁻¹)."""
+        return float(len(self.matrix) - self.ridge * np.trace(self.matrix))
 
 
 def invert(moments: np.ndarray, ridge: float, limit: float) -> Inverse | None:
@@ -64,7 +72,7 @@ def invert(moments: np.ndarray, ridge: float, limit: float) -> Inverse | None:
     inverse = lower + np.tril(half, -1).T
     inverse *= scale
     inverse *= scale[:, None]
-    return Inverse(np.ascontiguousarray(inverse), float(1 / np.sqrt(reciprocal)))
+    return Inverse(np.ascontiguousarray(inverse), float(1 / np.sqrt(reciprocal)), ridge)
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,10 @@ class Spectrum:
     def condition(self) -> float:
         """√(largest / smallest kept): the design's own, as the moments are its square."""
         return float(np.sqrt(self.values[0] / self.values[-1])) if self.rank else float("inf")
+
+    def freedom(self, ridge: float) -> float:
+        """Σ λ/(λ + α)."""
+        return float((self.values / (self.values + ridge)).sum())
 
 
 def spectrum(moments: np.ndarray, eps: float) -> Spectrum:

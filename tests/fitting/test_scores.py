@@ -122,3 +122,17 @@ def test_rows_that_do_not_fit_the_maps_are_refused() -> None:
         maps.r2(run_of(fingerprint="g"))
     with pytest.raises(FitError, match="average='median' is not known"):
         maps.r2(run_of(), average="median")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_mean_squared_errors_are_those_of_the_rows(intercept: bool) -> None:
+    train, test = run_of(n=100, seed=1), run_of(n=50, seed=2, mean=40.0)
+    maps = fit(train, intercept=intercept)
+    found, each = maps.mse(test), maps.mse(gram(test), average=None)
+    for i, j in maps:
+        errors = ((layer(test, j) - maps[i, j](layer(test, i))) ** 2).mean(axis=0)
+        np.testing.assert_allclose(each.sel(source=i, target=j), errors, rtol=1e-9)
+        np.testing.assert_allclose(found.sel(source=i, target=j), errors.mean(), rtol=1e-9)
+    assert found.attrs["long_name"] == "mean squared error"
+    with pytest.raises(FitError, match="average='variance' is not known"):
+        maps.mse(test, average="variance")
