@@ -46,7 +46,9 @@ def extract(
     """Run `model` over `corpus` and write its activations to `store`; resume if interrupted.
 
     The run is named ``(model_name, corpus_name)`` in the store. Calling again with the same
-    arguments computes only what is missing, and nothing where the run is complete.
+    arguments computes only what is missing, and nothing where the run is complete. However it was
+    interrupted or shared, the store ends with the same bytes (on the same hardware, with as many
+    threads and the same `batch_tokens`: sums are rounded alike only there).
     :func:`actstore.plan_extraction` tells beforehand what it would take.
 
     Parameters

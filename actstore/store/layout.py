@@ -1,6 +1,6 @@
 """Where things lie in a store: labels, keys, and how many rows a shard holds.
 
-Format 1 is plain Zarr v3, so that zarr or xarray alone can read it::
+Format 1 is plain Zarr v3, so that zarr or xarray alone can read it (FORMAT.md has all of it)::
 
     zarr.json                        root group, attribute actstore: {format: 1, kind: store}
     <model>/zarr.json                group
