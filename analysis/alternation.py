@@ -125,7 +125,8 @@ def curves(
     xarray.Dataset
         ``precision`` (schedule, k) and ``surprisal`` (schedule) with ``_low`` and ``_high``;
         ``precision_over_exit`` (schedule, k), the paired difference to one jump to the end with
-        as many real blocks, NaN where that is not among the schedules. Coordinates ``family``,
+        as many real blocks, NaN where that is not among the schedules; ``nonfinite`` (schedule),
+        the share of samples whose states blew up and count as wrong. Coordinates ``family``,
         ``real_blocks`` and ``steps`` on ``schedule``.
 
     Raises
@@ -154,7 +155,7 @@ def curves(
     different = list({schedule.jumps: None for schedule in schedules})
     splices = [_splice(jumps, maps) for jumps in different]
     rank = np.empty((len(different), view.n_samples), np.int32)
-    surprisal = np.empty(rank.shape, np.float32)
+    surprisal, lost = np.empty(rank.shape, np.float32), np.empty(rank.shape, np.bool_)
     bar = tqdm(
         total=view.n_samples,
         desc="alternation",
@@ -166,11 +167,12 @@ def curves(
         for batch in batches(view, model, batch_tokens):
             splicer = Splicer(model, batch)
             changed = [splicer.spliced(splice) for splice in splices]
-            ranks, values = scores(model, splicer.original(), changed)
+            ranks, values, of_lost = scores(model, splicer.original(), changed)
             rank[:, batch.samples], surprisal[:, batch.samples] = ranks, values
+            lost[:, batch.samples] = of_lost
             bar.update(len(batch.samples))
     of = [different.index(schedule.jumps) for schedule in schedules]
-    rank, surprisal = rank[of], surprisal[of]
+    rank, surprisal, lost = rank[of], surprisal[of], lost[of]
 
     dataset = xr.Dataset(
         coords={
@@ -185,6 +187,7 @@ def curves(
     dims = ("schedule", "k")
     add(dataset, "precision", dims, stats.proportion(hits, groups, level=LEVEL))
     add(dataset, "surprisal", dims[:1], stats.mean(surprisal, groups, level=LEVEL))
+    dataset["nonfinite"] = ("schedule", lost.mean(axis=1))
     exit_of = {
         s.real: number
         for number, s in enumerate(schedules)

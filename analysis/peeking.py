@@ -56,8 +56,9 @@ def peek(
         ``token`` (str), ``token_id`` and ``probability`` (shortcut, sample, layer, rank; the
         softmax of the logits decoded there); ``answer`` (sample), the model's own best token;
         ``appears`` (shortcut, sample), the first layer whose best token is the answer, and
-        ``settles``, the first from which it is at every layer in view; ``context`` and ``continuation`` (sample), the text up to and
-        including the sampled token, and after it. Coordinate ``sample`` keeps `samples`.
+        ``settles``, the first from which it is at every layer in view; ``context`` and
+        ``continuation`` (sample), the text up to and including the sampled token, and after it.
+        Coordinate ``sample`` keeps `samples`.
 
     Raises
     ------

@@ -80,32 +80,45 @@ def chosen_samples(run: Run, most: int | None, seed: int) -> Run:
 
 def scores(
     model: LanguageModel, original: NDArray[np.float32], changed: Sequence[NDArray[np.float32]]
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]:
     """Rank and surprisal under the model's own distribution of what changed states say.
+
+    Maps applied over and over, at positions that they were not fitted on, may blow up. Where
+    logits are not finite there is no prediction: it counts as the worst there is, behind all
+    tokens in rank and with the surprisal of the model's least likely token.
 
     Returns
     -------
     rank, surprisal : (changed, n)
         As in `analysis.comparing.Comparison`.
+    lost : (changed, n) bool
+        Where logits are not finite.
+
+    Raises
+    ------
+    NonFiniteError
+        The unchanged model's logits are not finite.
     """
-    rank = np.empty((len(changed), len(original)), np.int32)
-    surprisal = np.empty((len(changed), len(original)), np.float32)
+    shape = (len(changed), len(original))
+    rank, lost = np.empty(shape, np.int32), np.empty(shape, np.bool_)
+    surprisal = np.empty(shape, np.float32)
     step = max(1, MEMORY // (8 * model.vocab_size))
     for begin in range(0, len(original), step):
         rows = slice(begin, begin + step)
         final = model.decode(original[rows])
+        if not np.isfinite(final).all():
+            raise NonFiniteError(f"{model.name} itself gives logits that are NaN or infinite")
         index = np.arange(len(final))
-        peak = final.max(axis=1)
+        peak, least = final.max(axis=1), final.min(axis=1)
         partition = np.log(np.exp(final - peak[:, None]).sum(axis=1, dtype=np.float64))
         for number, states in enumerate(changed):
-            logits = model.decode(states[rows])
+            with np.errstate(over="ignore", invalid="ignore"):
+                logits = model.decode(states[rows])
             best = logits.argmax(axis=1)
-            at = final[index, best]
-            if not (np.isfinite(at) & np.isfinite(logits[index, best])).all():
-                raise NonFiniteError(
-                    f"replacement {number} gives logits of {model.name} that are NaN or infinite; "
-                    "its maps do not fit this model, or blow up when applied at all positions"
-                )
-            rank[number, rows] = (final > at[:, None]).sum(axis=1)
+            wrong = ~np.isfinite(logits[index, best])
+            at = np.where(wrong, least, final[index, best])
+            behind = (final > at[:, None]).sum(axis=1)
+            rank[number, rows] = np.where(wrong, model.vocab_size, behind)
             surprisal[number, rows] = partition + peak - at
-    return rank, surprisal
+            lost[number, rows] = wrong
+    return rank, surprisal, lost

@@ -140,7 +140,9 @@ def curves(
     -------
     xarray.Dataset
         ``precision`` (shortcut, layer, k) and ``surprisal`` (shortcut, layer) with intervals,
-        and with `maps` also ``precision_over_mat`` (shortcut, layer, k), paired.
+        and with `maps` also ``precision_over_mat`` (shortcut, layer, k), paired. ``nonfinite``
+        (shortcut, layer) is the share of samples whose states blew up; they count as wrong, with
+        the surprisal of the model's least likely token.
 
     Raises
     ------
@@ -167,7 +169,8 @@ def curves(
         readouts = {layer: readouts[layer] for layer in sorted({*chosen, last})}
 
     shape = (len(kinds), len(chosen), view.n_samples)
-    rank, surprisal = np.zeros(shape, np.int32), np.empty(shape, np.float32)
+    rank, surprisal = np.empty(shape, np.int32), np.empty(shape, np.float32)
+    lost = np.empty(shape, np.bool_)
     splices = {
         (k, number): _splice(changes[kind], range(layer, last))
         for k, kind in enumerate(kinds)
@@ -184,10 +187,11 @@ def curves(
         for batch in batches(view, model, batch_tokens):
             splicer = Splicer(model, batch)
             changed = [splicer.spliced(splice) for splice in splices.values()]
-            ranks, values = scores(model, splicer.original(), changed)
-            for place, of_rank, of_value in zip(splices, ranks, values, strict=True):
+            scored = scores(model, splicer.original(), changed)
+            for place, of_rank, of_value, of_lost in zip(splices, *scored, strict=True):
                 rank[place][batch.samples] = of_rank
                 surprisal[place][batch.samples] = of_value
+                lost[place][batch.samples] = of_lost
             bar.update(len(batch.samples))
 
     names = list(kinds)
@@ -197,6 +201,7 @@ def curves(
         names = ["mat", "id", *names]
         rank = np.concatenate([found.rank[:, kept], rank])
         surprisal = np.concatenate([found.surprisal[:, kept], surprisal])
+        lost = np.concatenate([np.zeros_like(rank[:2], np.bool_), lost])
     dataset = xr.Dataset(
         coords={
             "shortcut": names,
@@ -209,6 +214,7 @@ def curves(
     dims = ("shortcut", "layer", "k")
     add(dataset, "precision", dims, stats.proportion(hits, groups, level=LEVEL))
     add(dataset, "surprisal", dims[:2], stats.mean(surprisal, groups, level=LEVEL))
+    dataset["nonfinite"] = (dims[:2], lost.mean(axis=2))
     if readouts is not None:
         gain = hits.astype(np.int8) - hits[:1]
         add(dataset, "precision_over_mat", dims, stats.mean(gain, groups, level=LEVEL))

@@ -119,3 +119,15 @@ def test_the_model_is_left_as_it_was(case: Any) -> None:
     submodules.curves(at.held_out, parts, at.model, layers=[0], progress=False)
     assert {name: set(vars(m)) for name, m in at.hf.named_modules()} == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in at.hf.modules())
+
+
+def test_states_that_blow_up_count_as_wrong(case: Any) -> None:
+    at = case("llama")
+    parts = submodules.fit(at.run, ridge=1e-2, progress=False)
+    for block in range(BLOCKS):
+        parts[("ln1", block), ("attn", block)].matrix[:] *= 1e60
+    got = submodules.curves(at.held_out, parts, at.model, kinds=("attn",), progress=False)
+    assert got.nonfinite.sel(layer=[0, BLOCKS]).values.tolist() == [[1, 0]]
+    assert (got.precision.sel(layer=0) == 0).all()
+    assert float(got.surprisal.sel(layer=0)) > float(got.surprisal.sel(layer=BLOCKS))
+    assert np.isfinite(got.surprisal).all()
