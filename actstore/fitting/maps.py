@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 
 from actstore.errors import FitError, SiteError
+from actstore.fitting.applying import apply_map
 from actstore.fitting.pairs import Pair
 from actstore.grams.columns import Columns, Key
 from actstore.grams.source import RowSource
@@ -29,13 +30,13 @@ class LinearMap:
     bias : (width target,) or None
         None where no intercept was fitted.
     rank : int
-        Numerical rank of the source's rows in the fit.
+        Numerical rank of the source's rows in the fit, or the rank the map was brought down to.
     condition : float
         Condition number of the source's rows as solved: of the columns scaled alike where
         `method` is "cholesky"; of the singular values kept otherwise.
     method : str
         "cholesky"; "svd", the minimum-norm solution from the rows; "eigh", the minimum-norm
-        solution from the Gram alone, which holds half the digits.
+        solution from the Gram alone, which holds half the digits; "procrustes"; "composed".
     degrees_of_freedom : float
         Trace of the hat matrix of the fit, for each target coordinate: the rank without ridge,
         Σ λ/(λ + α) over eigenvalues of the source's moments with it, and one more for an
@@ -68,59 +69,99 @@ class LinearMap:
 
         Parameters
         ----------
-        x : (..., width source) numpy array or torch tensor, floating point
-            float16 and bfloat16 are multiplied in float32.
+        x : (..., width source) numpy or dask array, torch tensor or xarray DataArray
+            Floating point; float16 and bfloat16 are multiplied in float32. A DataArray is taken
+            along ``feature``, or its last dimension; dask arrays stay lazy.
 
         Returns
         -------
-        (..., width target), of the dtype and on the device of `x`
+        (..., width target), of the kind and dtype and on the device of `x`
 
         Raises
         ------
         FitError
             Another width, or not a floating-point array.
         """
-        if type(x).__module__.partition(".")[0] == "torch":
-            return self._apply_torch(x)
-        if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-            kind = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
-            raise FitError(
-                f"a map applies to a floating-point numpy array or torch tensor, not to {kind}"
-            )
-        self._check(x)
-        dtype = np.dtype(np.float32) if x.dtype.itemsize < 4 else x.dtype
-        if dtype not in self._cast:
-            self._cast[dtype] = [
-                None if part is None else part.astype(dtype, copy=False)
-                for part in (self.matrix, self.bias)
-            ]
-        matrix, bias = self._cast[dtype]
-        y = x.astype(dtype, copy=False) @ matrix
-        return (y if bias is None else y + bias).astype(x.dtype, copy=False)
+        name = f"{self.source} → {self.target}"
+        return apply_map(x, name, self.matrix.shape, self._parts)
 
-    def _apply_torch(self, x: Any) -> Any:
+    def then(self, other: LinearMap) -> LinearMap:
+        """This map and another after it, as one; also written ``first @ other``.
+
+        Raises
+        ------
+        FitError
+            The other does not start where this one ends.
+        """
+        if other.source != self.target or other.matrix.shape[0] != self.matrix.shape[1]:
+            raise FitError(
+                f"map {other.source} → {other.target} of {other.matrix.shape[0]} features cannot "
+                f"follow {self.source} → {self.target}, which gives {self.matrix.shape[1]}"
+            )
+        bias = other.bias
+        if self.bias is not None:
+            bias = self.bias @ other.matrix + (0 if bias is None else bias)
+        return LinearMap(
+            self.source,
+            other.target,
+            self.matrix @ other.matrix,
+            bias,
+            min(self.rank, other.rank),
+            nan,
+            "composed",
+        )
+
+    def __matmul__(self, other: object) -> LinearMap:
+        return self.then(other) if isinstance(other, LinearMap) else NotImplemented
+
+    def to_torch(self, *, dtype: Any = None, device: Any = None) -> Any:
+        """A `torch.nn.Linear` that computes the map, to train further or to put in a model.
+
+        Parameters
+        ----------
+        dtype : torch.dtype, optional
+            Default: float32.
+        device : optional
+            Default: torch's own.
+        """
         import torch
 
-        if not x.is_floating_point():
-            raise FitError(f"a map applies to a floating-point tensor, not to one of {x.dtype}")
-        self._check(x)
-        dtype = torch.float32 if x.element_size() < 4 else x.dtype
-        if (dtype, x.device) not in self._cast:
-            self._cast[dtype, x.device] = [
-                None if part is None else torch.as_tensor(part, dtype=dtype, device=x.device)
-                for part in (self.matrix, self.bias)
-            ]
-        matrix, bias = self._cast[dtype, x.device]
-        y = x.to(dtype) @ matrix
-        return (y if bias is None else y + bias).to(x.dtype)
+        height, width = self.matrix.shape
+        module = torch.nn.utils.skip_init(
+            torch.nn.Linear,
+            height,
+            width,
+            bias=self.bias is not None,
+            dtype=dtype or torch.float32,
+            device=device or torch.get_default_device(),
+        )
+        with torch.no_grad():
+            module.weight.copy_(torch.tensor(self.matrix.T))
+            if self.bias is not None:
+                module.bias.copy_(torch.tensor(self.bias))
+        return module
 
-    def _check(self, x: Any) -> None:
-        width = self.matrix.shape[0]
-        if x.ndim == 0 or x.shape[-1] != width:
-            raise FitError(
-                f"map {self.source} → {self.target} takes {width} features, but the array has "
-                f"shape {tuple(x.shape)}"
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: the numbers, not what was cast for one device or another."""
+        return {**self.__dict__, "_cast": {}}
+
+    def _parts(self, dtype: Any, device: Any) -> tuple[Any, Any]:
+        """Matrix and bias for one kind of array, cast once."""
+        if (dtype, device) not in self._cast:
+            self._cast[dtype, device] = tuple(
+                None if part is None else _as(part, dtype, device)
+                for part in (self.matrix, self.bias)
             )
+        matrix, bias = self._cast[dtype, device]
+        return matrix, bias
+
+
+def _as(part: np.ndarray, dtype: Any, device: Any) -> Any:
+    if device == "numpy":
+        return part.astype(dtype, copy=False)
+    import torch
+
+    return torch.as_tensor(part, dtype=dtype, device=device)
 
 
 class MapSet(Mapping[Pair, LinearMap]):

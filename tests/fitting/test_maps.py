@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from safetensors.numpy import load_file, save_file
 
 import actstore
@@ -39,6 +41,61 @@ def test_tensors_keep_their_dtype(dtype: str) -> None:
     assert y.dtype == x.dtype
     expected = found(x.double().numpy())
     np.testing.assert_allclose(y.double().numpy(), expected, rtol=1e-2, atol=1e-2 * expected.max())
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_dask_and_xarray_stay_lazy_and_labelled(intercept: bool, dtype: str) -> None:
+    run = MemoryRun({"resid": stream(60, 5, 1), "mlp": stream(60, 3, 1, seed=1)})
+    found = fit(run, sites=("resid", "mlp"), intercept=intercept)[("resid", 0), ("mlp", 0)]
+    x = run.arrays["resid"][0].astype(dtype)
+    lazy = found(da.from_array(x, chunks=(7, 2)))
+    assert (lazy.shape, lazy.dtype, lazy.chunks[1]) == ((60, 3), dtype, (3,))
+    np.testing.assert_allclose(lazy.compute(), found(x), rtol=1e-2 if dtype == "float16" else 1e-12)
+    labelled = xr.DataArray(
+        da.from_array(np.stack([x, 2 * x]), chunks=(1, 30, 5)),
+        {"token": ("sample", np.arange(60)), "feature": np.arange(5), "layer": 4},
+        ("copy", "sample", "feature"),
+    )
+    y = found(labelled.transpose("feature", "copy", "sample"))
+    assert y.dims == ("feature", "copy", "sample")
+    assert set(y.coords) == {"token"}
+    assert isinstance(y.data, da.Array)
+    at = y.isel(copy=1).transpose("sample", "feature").values
+    np.testing.assert_allclose(at, found(2 * x), rtol=1e-2 if dtype == "float16" else 1e-12)
+    named = found(xr.DataArray(x, dims=("row", "column")))
+    np.testing.assert_array_equal(named.values, found(x))
+    assert named.dims == ("row", "column")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_torch_module_computes_the_map(intercept: bool) -> None:
+    run = MemoryRun({"resid": stream(60, 5, 1), "mlp": stream(60, 3, 1, seed=1)})
+    found = fit(run, sites=("resid", "mlp"), intercept=intercept)[("resid", 0), ("mlp", 0)]
+    x = torch.from_numpy(run.arrays["resid"][0])
+    module = found.to_torch(dtype=torch.float64)
+    assert (module.in_features, module.out_features) == (5, 3)
+    torch.testing.assert_close(module(x.double()), found(x.double()), rtol=1e-12, atol=1e-12)
+    module(x.double()).sum().backward()
+    assert module.weight.grad is not None
+    assert found.to_torch().weight.dtype == torch.float32
+    assert (found.to_torch().bias is None) == (not intercept)
+
+
+@pytest.mark.parametrize("intercepts", [(False, False), (True, False), (False, True), (True, True)])
+def test_maps_follow_one_another(intercepts: tuple[bool, bool]) -> None:
+    run = run_of(layers=4)
+    first = fit(run, intercept=intercepts[0])[0, 1]
+    second = fit(run, intercept=intercepts[1])[1, 3]
+    both = first @ second
+    x = run.arrays["resid"][0].astype(np.float64)
+    np.testing.assert_allclose(both(x), second(first(x)), rtol=1e-11, atol=1e-9)
+    assert (both.source, both.target, both.method) == (0, 3, "composed")
+    assert (both.bias is None) == (intercepts == (False, False))
+    with pytest.raises(FitError, match=r"map 0 → 1 of 5 features cannot follow 1 → 3"):
+        second.then(first)
+    with pytest.raises(TypeError):
+        first @ 3
 
 
 def test_what_a_map_cannot_take_is_said() -> None:
