@@ -68,6 +68,15 @@ def test_stream_final_norm_and_logits_are_transformers_own(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_finds_the_same_places(family):
+    exact, rounded = LanguageModel(tiny(family)), LanguageModel(tiny(family).bfloat16())
+    assert rounded.causal == exact.causal
+    assert list(rounded.sites) == list(exact.sites)
+    inside = {name: place for name, place in exact.aliases.items() if name.count(".") < 2}
+    assert {name: rounded.aliases.get(name) for name in inside} == inside
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_row_equals_the_same_text_run_alone(family):
     lm = LanguageModel(tiny(family))
     batch = sequences(2, 9, 5, 1, 12)
