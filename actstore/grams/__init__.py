@@ -1,5 +1,6 @@
 """The joint Gram: one pass over a run's rows gives the statistics of all pairs of layers."""
 
+from actstore.grams.aligned import align
 from actstore.grams.columns import Column, Columns
 from actstore.grams.computing import compute_gram, gram
 from actstore.grams.parts import Parts, make_parts
@@ -14,6 +15,7 @@ __all__ = [
     "Parts",
     "Plan",
     "RowSource",
+    "align",
     "compute_gram",
     "gram",
     "make_parts",
