@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actstore.corpus import Corpus, Document, read_corpus
-    from actstore.extraction import extract
+    from actstore.extraction import extract, plan_extraction
     from actstore.fitting import LinearMap, MapSet, fit, load_maps
     from actstore.grams import Gram, gram
-    from actstore.models import LanguageModel, load_model
+    from actstore.models import Family, LanguageModel, load_model, register_family
     from actstore.store import Run, Store, open
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Corpus": "actstore.corpus",
     "Document": "actstore.corpus",
+    "Family": "actstore.models",
     "Gram": "actstore.grams",
     "LanguageModel": "actstore.models",
     "LinearMap": "actstore.fitting",
@@ -34,12 +35,15 @@ _HOME = {
     "load_maps": "actstore.fitting",
     "load_model": "actstore.models",
     "open": "actstore.store",
+    "plan_extraction": "actstore.extraction",
     "read_corpus": "actstore.corpus",
+    "register_family": "actstore.models",
 }
 
 __all__ = [
     "Corpus",
     "Document",
+    "Family",
     "Gram",
     "LanguageModel",
     "LinearMap",
@@ -52,7 +56,9 @@ __all__ = [
     "load_maps",
     "load_model",
     "open",
+    "plan_extraction",
     "read_corpus",
+    "register_family",
 ]
 
 
