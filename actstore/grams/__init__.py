@@ -2,7 +2,8 @@
 
 from actstore.grams.aligned import align
 from actstore.grams.columns import Column, Columns
-from actstore.grams.computing import compute_gram, gram
+from actstore.grams.computing import gram
+from actstore.grams.executing import compute_gram
 from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import Plan, make_plan
 from actstore.grams.source import RowSource

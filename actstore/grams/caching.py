@@ -36,18 +36,19 @@ def read_cached(
     dtype: str,
     parts: Parts | None = None,
     only: Columns | None = None,
+    memory: float = float("inf"),
 ) -> Gram | None:
     """The kept Gram of `columns`, or the part of it that is `only`; None where there is none, or
-    its bytes are no longer those written."""
+    its bytes are no longer those written. One larger than `memory` bytes is left on disk."""
     key = cache_key(run, columns, dtype, parts)
-    group = _group(run, key, create=False)
+    group = cache_group(run, key, create=False)
     if group is None:
         return None
     name = f"cached in {run.model}/{run.corpus}"
     try:
         if read_header(group, name).get("key") != key:
             return None
-        return read_gram(group, name, only)
+        return read_gram(group, name, only, memory=memory)
     except CorruptionError as error:
         warnings.warn(f"{error}; it is computed again", stacklevel=3)
         return None
@@ -59,14 +60,15 @@ def write_cached(run: RowSource, gram: Gram, dtype: str, parts: Parts | None = N
     """Keep a Gram; a store that cannot be written to costs a warning, not the result."""
     key = cache_key(run, gram.columns, dtype, parts)
     try:
-        group = _group(run, key, create=True)
+        group = cache_group(run, key, create=True)
         if group is not None:
             write_gram(group, gram, {"key": key})
     except (ActstoreError, OSError) as error:
         warnings.warn(f"the Gram could not be kept in the store: {error}", stacklevel=3)
 
 
-def _group(run: RowSource, key: dict[str, Any], *, create: bool) -> zarr.Group | None:
+def cache_group(run: RowSource, key: dict[str, Any], *, create: bool) -> zarr.Group | None:
+    """The group of a key beside the run; None where there is none, or no place for one."""
     make = getattr(run, "cache_group", None)
     if make is None:
         return None

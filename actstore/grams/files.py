@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
@@ -16,6 +17,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import ZipStore
 
 from actstore.errors import CorruptionError, GramError
+from actstore.grams.blocks import Chosen
 from actstore.grams.columns import Columns
 from actstore.grams.statistics import Gram
 
@@ -62,31 +64,63 @@ def write_gram(group: zarr.Group, gram: Gram, extra: dict[str, Any] | None = Non
     One array of moments for each shape of block, ``(block, rows, columns)``, one chunk a block,
     so that any block can be read alone. Parts are groups of the same make, ``part_0`` and so on.
     """
-    for number, part in enumerate(gram.parts):
-        write_gram(group.require_group(f"part_{number}"), part)
-    shapes: dict[str, list[tuple[int, int]]] = {}
-    for pair in sorted(gram.blocks):
-        height, width = gram.blocks[pair].shape
-        shapes.setdefault(f"{height}x{width}", []).append(pair)
-    for name, pairs in shapes.items():
-        shape = gram.blocks[pairs[0]].shape
-        array = _create(group, f"moments_{name}", (len(pairs), *shape), (1, *shape))
+    for (height, width), pairs in pairs_by_shape(gram.columns).items():
+        array = create_moments(group, height, width, len(pairs))
         for number, pair in enumerate(pairs):
             array[number] = gram.blocks[pair]
-    for name, values in (("shift", gram.shift), ("total", gram.total)):
-        joined = np.concatenate(values)
-        _create(group, name, joined.shape, joined.shape)[:] = joined
+    for number, part in enumerate(gram.parts):
+        write_gram(group.require_group(f"part_{number}"), part)
+    write_header(
+        group, gram.columns, gram.n, gram.shift, gram.total, gram.provenance, len(gram.parts), extra
+    )
+
+
+def pairs_by_shape(columns: Columns) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Pairs i ≤ j by the shape of their block: one array holds all of a shape, in this order."""
+    shapes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, first in enumerate(columns):
+        for j in range(i, len(columns)):
+            shapes.setdefault((first.width, columns[j].width), []).append((i, j))
+    return shapes
+
+
+def create_moments(group: zarr.Group, height: int, width: int, count: int) -> zarr.Array:
+    """The array of all blocks of a shape."""
+    return _create(group, f"moments_{height}x{width}", (count, height, width), (1, height, width))
+
+
+def write_header(
+    group: zarr.Group,
+    columns: Columns,
+    n: int,
+    shift: Sequence[np.ndarray],
+    total: Sequence[np.ndarray],
+    provenance: dict[str, Any],
+    parts: int,
+    extra: dict[str, Any] | None,
+) -> None:
+    """What makes a group whose blocks are written a Gram."""
+    for name, values in (("shift", shift), ("total", total)):
+        write_array(group, name, np.concatenate(values))
     header = {
         "format": FORMAT,
-        "columns": gram.columns.records(),
-        "n": gram.n,
-        "pairs": {name: [list(pair) for pair in pairs] for name, pairs in shapes.items()},
-        "provenance": gram.provenance,
-        "parts": len(gram.parts),
+        "columns": columns.records(),
+        "n": n,
+        "pairs": {
+            f"{height}x{width}": [list(pair) for pair in pairs]
+            for (height, width), pairs in pairs_by_shape(columns).items()
+        },
+        "provenance": provenance,
+        "parts": parts,
         **(extra or {}),
     }
     text = np.frombuffer(json.dumps(header, ensure_ascii=False).encode(), np.uint8)
-    _create(group, "header", text.shape, text.shape, "uint8")[:] = text
+    write_array(group, "header", text)
+
+
+def write_array(group: zarr.Group, name: str, values: np.ndarray) -> None:
+    """One small array in one chunk."""
+    _create(group, name, values.shape, values.shape, values.dtype.name)[:] = values
 
 
 def read_header(group: zarr.Group, name: str) -> dict[str, Any]:
@@ -101,7 +135,7 @@ def read_header(group: zarr.Group, name: str) -> dict[str, Any]:
     """
     if "header" not in group:
         raise GramError(f"{name} is not a Gram, or its writing was interrupted")
-    text = _read(group, "header", slice(None), name).tobytes()
+    text = read_array(group, "header", slice(None), name).tobytes()
     try:
         header: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -113,8 +147,12 @@ def read_header(group: zarr.Group, name: str) -> dict[str, Any]:
     return header
 
 
-def read_gram(group: zarr.Group, name: str, only: Columns | None = None) -> Gram:
+def read_gram(
+    group: zarr.Group, name: str, only: Columns | None = None, *, memory: float = float("inf")
+) -> Gram:
     """Read what `write_gram` wrote, or the columns `only` of it, every checksum compared.
+
+    Blocks that take more than `memory` bytes together are left on disk and read when used.
 
     Raises
     ------
@@ -127,22 +165,28 @@ def read_gram(group: zarr.Group, name: str, only: Columns | None = None) -> Gram
     columns = Columns.from_records(header["columns"], header["provenance"]["model"])
     cuts = np.cumsum([column.width for column in columns])[:-1]
     shift, total = (
-        np.split(_read(group, part, slice(None), name), cuts) for part in ("shift", "total")
+        np.split(read_array(group, part, slice(None), name), cuts) for part in ("shift", "total")
     )
     chosen = list(range(len(columns))) if only is None else [columns.index(c) for c in only]
     place = {k: at for at, k in enumerate(chosen)}
-    blocks = {
-        (place[a], place[b]): _read(group, f"moments_{shape}", number, name)
+    places = {
+        (place[a], place[b]): (group, f"moments_{shape}", number, name)
         for shape, pairs in header["pairs"].items()
         for number, (a, b) in enumerate(pairs)
         if a in place and b in place
     }
+    size = 8 * sum(columns[chosen[a]].width * columns[chosen[b]].width for a, b in places)
+    blocks: Mapping[tuple[int, int], np.ndarray] = Chosen(read_array, places)
+    if size * (1 + header.get("parts", 0)) <= memory:
+        blocks = dict(blocks)
     parts = []
     for number in range(header.get("parts", 0)):
         part = group.get(f"part_{number}")
         if not isinstance(part, zarr.Group):
             raise CorruptionError(f"part {number} of the Gram {name} is missing")
-        parts.append(read_gram(part, f"{name}, part {number}", only))
+        part_name = f"{name}, part {number}"
+        room = float("inf") if isinstance(blocks, dict) else 0
+        parts.append(read_gram(part, part_name, only, memory=room))
     return Gram(
         columns if only is None else only,
         header["n"],
@@ -165,12 +209,12 @@ def _create(
         serializer=BytesCodec(endian=None if dtype == "uint8" else "little"),
         filters=None,
         compressors=(Crc32cCodec(),),
-        fill_value=0 if dtype == "uint8" else float("nan"),
+        fill_value=float("nan") if dtype == "float64" else 0,
         overwrite=True,
     )
 
 
-def _read(group: zarr.Group, array: str, index: Any, name: str) -> np.ndarray:
+def read_array(group: zarr.Group, array: str, index: Any, name: str) -> np.ndarray:
     """Values of an array; the fill value among them means that a chunk is missing."""
     try:
         values = np.ascontiguousarray(group[array][index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +55,14 @@ class Partial:
         """Add another row range's share, in place."""
         _add_all(self.tiles, other.tiles)
         _add_all(self.sums, other.sums)
+
+    def blocks(self, columns: Columns) -> Iterator[tuple[int, tuple[int, int], np.ndarray]]:
+        """Each tile cut into the blocks of its pairs: (part, pair, values)."""
+        for (part, tile), values in self.tiles.items():
+            at = 0
+            for k in range(tile.start, tile.stop):
+                yield part, (tile.row, k), values[:, at : at + columns[k].width]
+                at += columns[k].width
 
 
 def _add_all(own: dict[Any, np.ndarray], its: Mapping[Any, np.ndarray]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,14 +11,20 @@ import numpy as np
 from actstore.errors import GramError
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import READ_AS, Tile
+from actstore.grams.sizes import parse_size, show_size
 from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores
+from actstore.grams.tiling import (
+    TILE_WIDTH,
+    columns_of,
+    plane_orders,
+    share_passes,
+    tile_operations,
+    width_of,
+)
 
-TILE_WIDTH = 1536
 BUFFER_BYTES = 256 << 20
 BLOCK_ROWS = (256, 512, 1024, 2048, 4096)
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,15 @@ class Task:
         Column blocks that it reads.
     first, stop : int
         Row blocks ``first`` … ``stop − 1``.
+    number : int
+        The pass that it belongs to.
     """
 
     tiles: tuple[Tile, ...]
     columns: tuple[int, ...]
     first: int
     stop: int
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,9 @@ class Plan:
         Shares the rows are cut in; each holds a whole Gram until they are added.
     parts : int
         Parts kept apart, each a Gram of its own; 0 for none.
+    passes : int
+        Times that rows are gone through; with more than one, a pass's tiles are put on disk before
+        the next begins.
     """
 
     columns: Columns
@@ -76,6 +87,7 @@ class Plan:
     tasks: tuple[Task, ...] = field(repr=False)
     row_ranges: int = 1
     parts: int = 0
+    passes: int = 1
 
     @property
     def n_columns(self) -> int:
@@ -87,6 +99,19 @@ class Plan:
         """Every tile once."""
         return [tile for task in self.tasks if task.first == 0 for tile in task.tiles]
 
+    def of_pass(self, number: int) -> list[Task]:
+        """Tasks of one pass."""
+        return [task for task in self.tasks if task.number == number]
+
+    @property
+    def readings(self) -> float:
+        """Times that a layer is read by the passes, on average over columns."""
+        read = [
+            width_of(self.columns, {k for task in self.of_pass(n) for k in task.columns})
+            for n in range(self.passes)
+        ]
+        return sum(read) / self.n_columns
+
     @property
     def flops(self) -> int:
         """Floating-point operations of the products, a multiplication and an addition each;
@@ -96,35 +121,68 @@ class Plan:
     @property
     def gram_bytes(self) -> int:
         """Bytes of the result: the symmetric half in float64."""
-        return 8 * sum(
-            self.columns[tile.row].width * _width(self.columns, range(tile.start, tile.stop))
-            for tile in self.tiles
-        )
+        return self._tile_bytes(self.tiles)
 
     @property
     def bytes_read(self) -> int:
         """Bytes read from the store, all tasks together."""
-        shares = sum((t.stop - t.first) * _width(self.columns, t.columns) for t in self.tasks)
+        shares = sum((t.stop - t.first) * width_of(self.columns, t.columns) for t in self.tasks)
         return shares * self.n_samples * self.itemsize // max(self.n_blocks, 1)
 
     @property
     def peak_memory(self) -> int:
-        """Bytes held at most: the result, and each running task's buffers; the rows' number
-        does not come into it."""
+        """Bytes held at most: the tiles of a pass, and each running task's buffers; the rows'
+        number does not come into it."""
         product = 4 if self.dtype == "float32" else 8
-        widest = sorted((_width(self.columns, t.columns) for t in self.tasks), reverse=True)
-        buffers = self.block_rows * sum(widest[: self.workers]) * (product + self.itemsize)
-        scratch = product * TILE_WIDTH * max(c.width for c in self.columns) * self.workers
         grams = self.row_ranges * max(self.parts, 1) + (1 if self.parts else 0)
-        return self.gram_bytes * grams + buffers + scratch
+        scratch = product * TILE_WIDTH * max(c.width for c in self.columns) * self.workers
+        held = 0
+        for number in range(self.passes):
+            tasks = self.of_pass(number)
+            widest = sorted((width_of(self.columns, t.columns) for t in tasks), reverse=True)
+            buffers = self.block_rows * sum(widest[: self.workers]) * (product + self.itemsize)
+            tiles = self._tile_bytes([tile for t in tasks if t.first == 0 for tile in t.tiles])
+            held = max(held, tiles * grams + buffers)
+        return held + scratch
+
+    def _tile_bytes(self, tiles: Iterable[Tile]) -> int:
+        return 8 * sum(
+            self.columns[t.row].width * width_of(self.columns, range(t.start, t.stop))
+            for t in tiles
+        )
+
+    def describe(self) -> str:
+        """What `actstore fit --dry-run` prints: one fact a line."""
+        tasks = [task for task in self.tasks if task.first == 0]
+        work = [sum(tile_operations(t, self.columns) for t in task.tiles) for task in tasks]
+        size = [self._tile_bytes(task.tiles) for task in tasks]
+        lines = {
+            "rows × columns": f"{self.n_samples:,} × {self.n_columns:,} of "
+            f"{len(self.columns)} layers",
+            "Gram": f"{show_size(self.gram_bytes)} in float64, products in {self.dtype}",
+            "parts kept apart": str(self.parts or "none"),
+            "operations": f"{self.flops:.3g}",
+            "passes": f"{self.passes}, each layer in {self.readings:.3g} of them"
+            + (", tiles on disk in between" if self.passes > 1 else ""),
+            "tiles": f"{len(self.tiles):,}",
+            "tasks": f"{len(self.tasks):,}, {self.workers} at a time",
+            "largest task": f"{max(work) * self.n_samples // self.row_ranges:.3g} operations, "
+            f"{show_size(max(size))} of tiles",
+            "rows at a time": f"{self.block_rows:,}",
+            "read": show_size(self.bytes_read),
+            "peak memory": show_size(self.peak_memory),
+        }
+        width = max(map(len, lines))
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
 
     def __str__(self) -> str:
         return (
             f"Gram of {len(self.columns)} layers, {self.n_columns:,} columns × "
             f"{self.n_samples:,} rows: {self.flops:.3g} operations in {self.dtype}, "
             f"{len(self.tasks)} tasks on {self.workers} threads, {self.block_rows:,} rows at a "
-            f"time, {_size(self.bytes_read)} read, peak memory {_size(self.peak_memory)}"
+            f"time, {show_size(self.bytes_read)} read, peak memory {show_size(self.peak_memory)}"
             + (f", {self.parts} parts kept" if self.parts else "")
+            + (f", {self.passes} passes with tiles on disk" if self.passes > 1 else "")
         )
 
 
@@ -138,6 +196,7 @@ def make_plan(
     row_ranges: int = 1,
     block_rows: int | None = None,
     parts: int = 0,
+    tiled: bool = False,
 ) -> Plan:
     """Cut the upper triangle of ZᵀZ into tasks of equal work.
 
@@ -151,7 +210,8 @@ def make_plan(
     dtype : {"float64", "float32"}
         Of the products.
     memory : int or str, optional
-        Budget in bytes, or as ``"4GiB"``: fewer rows at a time, then fewer workers.
+        Budget in bytes, or as ``"4GiB"``: fewer rows at a time, then more passes where they are
+        allowed, then fewer workers.
     workers : int, optional
         Tasks at the same time. Default: the cores this process may use.
     row_ranges : int
@@ -160,6 +220,8 @@ def make_plan(
         Most rows multiplied at once. Default: what keeps a task's buffer small.
     parts : int
         Parts to keep apart; each costs a whole Gram of memory, and their sum another.
+    tiled : bool
+        Whether several passes may be made, with tiles put on disk; not with parts or row ranges.
 
     Returns
     -------
@@ -176,9 +238,9 @@ def make_plan(
     workers = workers or available_cores()
     itemsize = np.dtype(READ_AS[run.dtype]).itemsize
 
-    def attempt(workers: int, rows: int | None) -> Plan:
-        shares = _share_tiles(columns, workers)
-        widest = max(_width(columns, _columns_of(share)) for share in shares)
+    def attempt(workers: int, rows: int | None, order: int) -> Plan:
+        passes = share_passes(columns, workers, order)
+        widest = max(width_of(columns, columns_of(lot)) for lots in passes for lot in lots)
         fitting = [
             n for n in BLOCK_ROWS if n * widest * (8 + itemsize) <= BUFFER_BYTES and n >= 512
         ]
@@ -186,9 +248,10 @@ def make_plan(
         blocks = len(run.row_blocks(rows))
         cuts = np.linspace(0, blocks, min(row_ranges, blocks) + 1).astype(int).tolist()
         tasks = [
-            Task(tuple(share), _columns_of(share), first, stop)
+            Task(tuple(lot), columns_of(lot), first, stop, number)
+            for number, lots in enumerate(passes)
             for first, stop in pairwise(cuts)
-            for share in shares
+            for lot in lots
         ]
         return Plan(
             columns,
@@ -201,115 +264,33 @@ def make_plan(
             tuple(tasks),
             len(cuts) - 1,
             parts,
+            len(passes),
         )
 
-    plan = attempt(workers, block_rows)
-    while budget is not None and plan.peak_memory > budget:
-        if plan.block_rows > BLOCK_ROWS[0] and block_rows is None:
-            plan = attempt(plan.workers, plan.block_rows // 2)
-        elif plan.workers > 1:
-            plan = attempt(plan.workers // 2, block_rows or BLOCK_ROWS[0])
-        else:
-            raise GramError(
-                f"memory={memory!r} is too little: the Gram of {len(columns)} layers "
-                f"({plan.n_columns:,} columns) takes {_size(plan.gram_bytes)}, "
-                f"{_size(plan.peak_memory)} with its {f'{parts} parts and ' if parts else ''}"
-                f"buffers; allow that much, or choose fewer {'parts or ' if parts else ''}layers"
-            )
-    return plan
-
-
-def _share_tiles(columns: Columns, shares: int) -> list[list[Tile]]:
-    """Tiles of the upper triangle, in up to `shares` lots of equal work that lie together."""
-    groups = _groups(columns, shares)
-    tiles: list[Tile] = []
-    for a, b in _triangle(0, len(groups)):
-        for row in range(*groups[a]):
-            if a == b:
-                tiles.append(Tile(row, row, row + 1))
-            start = max(row + 1, groups[b][0])
-            if start < groups[b][1]:
-                tiles.append(Tile(row, start, groups[b][1]))
-    work = np.array([tile_operations(tile, columns) for tile in tiles], float)
-    middle = (np.cumsum(work) - work / 2) / work.sum()
-    owner = np.minimum((middle * shares).astype(int), shares - 1)
-    lots = [[t for t, o in zip(tiles, owner, strict=True) if o == k] for k in range(shares)]
-    return [lot for lot in lots if lot]
-
-
-def _groups(columns: Columns, shares: int) -> list[tuple[int, int]]:
-    """Runs of neighbouring column blocks, each a tile's width; narrower where the tiles would be
-    too few to share out."""
-    limit = TILE_WIDTH
+    orders = plane_orders(len(columns)) if tiled and not parts and row_ranges == 1 else [1]
+    plan = attempt(workers, block_rows, 1)
+    if budget is None:
+        return plan
     while True:
-        groups, start, width = [], 0, 0
-        for k, column in enumerate(columns):
-            if k > start and width + column.width > limit:
-                groups.append((start, k))
-                start, width = k, 0
-            width += column.width
-        groups.append((start, len(columns)))
-        if len(groups) >= min(len(columns), 2 * shares) or len(groups) == len(columns):
-            return groups
-        limit = limit * 3 // 4
+        for order in orders:
+            plan = attempt(workers, block_rows, order)
+            while plan.peak_memory > budget and plan.block_rows > BLOCK_ROWS[0] and not block_rows:
+                plan = attempt(workers, plan.block_rows // 2, order)
+            if plan.peak_memory <= budget:
+                return plan
+        if workers == 1:
+            raise GramError(_too_little(memory, plan, tiled))
+        workers //= 2
 
 
-def _triangle(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Pairs a ≤ b in an order whose pieces stay compact."""
-    if high - low == 1:
-        yield low, low
-        return
-    middle = (low + high) // 2
-    yield from _triangle(low, middle)
-    yield from _square(low, middle, middle, high)
-    yield from _triangle(middle, high)
-
-
-def _square(a0: int, a1: int, b0: int, b1: int) -> Iterator[tuple[int, int]]:
-    if a1 - a0 == b1 - b0 == 1:
-        yield a0, b0
-    elif a1 - a0 >= b1 - b0:
-        middle = (a0 + a1) // 2
-        yield from _square(a0, middle, b0, b1)
-        yield from _square(middle, a1, b0, b1)
-    else:
-        middle = (b0 + b1) // 2
-        yield from _square(a0, a1, b0, middle)
-        yield from _square(a0, a1, middle, b1)
-
-
-def tile_operations(tile: Tile, columns: Columns) -> int:
-    """Floating-point operations of a tile for one row."""
-    height = columns[tile.row].width
-    width = sum(columns[k].width for k in range(tile.start, tile.stop))
-    return height * width * (1 if tile.diagonal else 2)
-
-
-def _columns_of(tiles: Sequence[Tile]) -> tuple[int, ...]:
-    return tuple(sorted({k for t in tiles for k in (t.row, *range(t.start, t.stop))}))
-
-
-def _width(columns: Columns, chosen: Sequence[int]) -> int:
-    return sum(columns[k].width for k in chosen)
-
-
-def parse_size(size: int | str) -> int:
-    """Bytes of ``4096``, ``"4GiB"``, ``"500 MB"``.
-
-    Raises
-    ------
-    GramError
-        Not a size.
-    """
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", str(size))
-    if found is None or found[2].lower() not in UNITS:
-        raise GramError(f"memory={size!r} is not a size; give bytes or a text such as '4GiB'")
-    return int(float(found[1]) * UNITS[found[2].lower()])
-
-
-def _size(n: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} GiB"
+def _too_little(memory: int | str | None, plan: Plan, tiled: bool) -> str:
+    with_parts = f"{plan.parts} parts and " if plan.parts else ""
+    advice = f"allow that much, or choose fewer {'parts or ' if plan.parts else ''}layers"
+    if not tiled and not plan.parts:
+        advice += ", or let tiles be kept in the run's store with cache=True"
+    return (
+        f"memory={memory!r} is too little: the Gram of {len(plan.columns)} layers "
+        f"({plan.n_columns:,} columns) takes {show_size(plan.gram_bytes)}, "
+        f"{show_size(plan.peak_memory)} with its {with_parts}buffers"
+        f"{' tile by tile' if plan.passes > 1 else ''}; {advice}"
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import GramError
+from actstore.grams.blocks import Chosen
 from actstore.grams.columns import Columns, Key, describe_layers
 from actstore.grams.source import RowSource
 
@@ -43,7 +44,8 @@ class Gram:
     Parameters
     ----------
     blocks : mapping from (i, j), i ≤ j, to (width i, width j) float64
-        Σ(zᵢ − shiftᵢ)(zⱼ − shiftⱼ)ᵀ.
+        Σ(zᵢ − shiftᵢ)(zⱼ − shiftⱼ)ᵀ; of a Gram larger than the memory allowed, each is read from
+        disk when it is used.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class Gram:
     @property
     def nbytes(self) -> int:
         """Bytes of the moments, parts included."""
-        own = sum(block.nbytes for block in self.blocks.values())
+        width = [column.width for column in self.columns]
+        own = 8 * sum(width[a] * width[b] for a, b in self.blocks)
         return own + sum(part.nbytes for part in self.parts)
 
     def width(self, key: Key) -> int:
@@ -134,11 +137,12 @@ class Gram:
         """The Gram of some of the blocks, in this order; no moments are copied where order is
         kept."""
         chosen = [self.columns.index(key) for key in keys]
-        blocks = {
-            (p, q): self._shifted(a, b)
-            for q, b in enumerate(chosen)
-            for p, a in enumerate(chosen[: q + 1])
+        places = {
+            (p, q): (a, b) for q, b in enumerate(chosen) for p, a in enumerate(chosen[: q + 1])
         }
+        blocks: Mapping[tuple[int, int], np.ndarray] = Chosen(self._shifted, places)
+        if isinstance(self.blocks, dict):
+            blocks = dict(blocks)
         return Gram(
             Columns([self.columns[k] for k in chosen], self.columns.owner),
             self.n,

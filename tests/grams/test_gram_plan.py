@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actstore.grams import Column, Columns, make_plan
-from actstore.grams.planning import parse_size
+from actstore.grams.sizes import parse_size
 
 
 class Shape:

@@ -1,0 +1,174 @@
+"""How the upper triangle of ZᵀZ is cut: into tiles, shares of equal work, and passes.
+
+Tiles that do not fit in memory together are made pass by pass, each pass over some of the layers.
+With q² bundles of layers as the points of an affine plane, every line is a pass of q bundles; two
+bundles lie on one line together, so that every pair is made once, and each bundle is read q + 1
+times for 1/q² of the memory. Square super-tiles of that memory would take about 1.4 q readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from actstore.grams.columns import Columns
+from actstore.grams.kernel import Tile
+
+TILE_WIDTH = 1536
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+
+
+def plane_orders(layers: int) -> list[int]:
+    """Orders q of the planes that are of use: 1 for a single pass, then primes up to where a
+    bundle is one layer, then 0 for a pass for each pair."""
+    orders = [1]
+    for q in PRIMES:
+        orders.append(q)
+        if q * q >= layers:
+            break
+    return [q for q in orders if q == 1 or layers > 2] + ([0] if layers > 2 else [])
+
+
+def share_passes(columns: Columns, shares: int, order: int) -> list[list[list[Tile]]]:
+    """Tiles by pass, and in each in up to `shares` lots of equal work."""
+    if order == 1:
+        return [share_triangle(columns, shares)]
+    return [_share(tiles, columns, shares) for tiles in _pass_tiles(columns, order)]
+
+
+def _pass_tiles(columns: Columns, order: int) -> Iterator[list[Tile]]:
+    bundles = (
+        _bundles(columns, order * order) if order else [(k, k + 1) for k in range(len(columns))]
+    )
+    for line, diagonal in _lines(len(bundles), order):
+        tiles = []
+        for at, a in enumerate(line):
+            rows = range(*bundles[a])
+            if diagonal:
+                for row in rows:
+                    tiles.append(Tile(row, row, row + 1))
+                    tiles += _split(columns, row, row + 1, rows.stop)
+            for b in line[at + 1 :]:
+                for row in rows:
+                    tiles += _split(columns, row, *bundles[b])
+        if tiles:
+            yield tiles
+
+
+def _lines(points: int, order: int) -> Iterator[tuple[list[int], bool]]:
+    """Lines of the affine plane over the integers modulo a prime, cut to the points there are, and
+    whether a line owns its points' products with themselves. Order 0: every pair."""
+    if order == 0:
+        for a in range(points):
+            yield [a], True
+            for b in range(a + 1, points):
+                yield [a, b], False
+        return
+    for x in range(order):
+        yield [p for p in range(x * order, (x + 1) * order) if p < points], True
+    for slope in range(order):
+        for start in range(order):
+            line = [x * order + (slope * x + start) % order for x in range(order)]
+            yield [p for p in line if p < points], False
+
+
+def _bundles(columns: Columns, count: int) -> list[tuple[int, int]]:
+    """Neighbouring columns in up to `count` bundles of about equal width."""
+    count = min(count, len(columns))
+    ends = np.cumsum([column.width for column in columns])
+    middle = ends - np.array([column.width for column in columns]) / 2
+    owner = np.minimum((middle * count / ends[-1]).astype(int), count - 1)
+    cuts = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(columns)]
+    return list(pairwise(cuts))
+
+
+def _split(columns: Columns, row: int, start: int, stop: int) -> list[Tile]:
+    """Tiles of one row of blocks, none wider than a product needs to be."""
+    tiles, width, first = [], 0, start
+    for k in range(start, stop):
+        if k > first and width + columns[k].width > TILE_WIDTH:
+            tiles.append(Tile(row, first, k))
+            first, width = k, 0
+        width += columns[k].width
+    return [*tiles, Tile(row, first, stop)] if first < stop else tiles
+
+
+def _share(tiles: Sequence[Tile], columns: Columns, shares: int) -> list[list[Tile]]:
+    """Lots of equal work of tiles that follow each other."""
+    work = np.array([tile_operations(tile, columns) for tile in tiles], float)
+    middle = (np.cumsum(work) - work / 2) / work.sum()
+    owner = np.minimum((middle * shares).astype(int), shares - 1)
+    lots = [[t for t, o in zip(tiles, owner, strict=True) if o == k] for k in range(shares)]
+    return [lot for lot in lots if lot]
+
+
+def share_triangle(columns: Columns, shares: int) -> list[list[Tile]]:
+    """Tiles of the upper triangle, in up to `shares` lots of equal work that lie together."""
+    groups = _groups(columns, shares)
+    tiles: list[Tile] = []
+    for a, b in _triangle(0, len(groups)):
+        for row in range(*groups[a]):
+            if a == b:
+                tiles.append(Tile(row, row, row + 1))
+            start = max(row + 1, groups[b][0])
+            if start < groups[b][1]:
+                tiles.append(Tile(row, start, groups[b][1]))
+    return _share(tiles, columns, shares)
+
+
+def _groups(columns: Columns, shares: int) -> list[tuple[int, int]]:
+    """Runs of neighbouring column blocks, each a tile's width; narrower where the tiles would be
+    too few to share out."""
+    limit = TILE_WIDTH
+    while True:
+        groups, start, width = [], 0, 0
+        for k, column in enumerate(columns):
+            if k > start and width + column.width > limit:
+                groups.append((start, k))
+                start, width = k, 0
+            width += column.width
+        groups.append((start, len(columns)))
+        if len(groups) >= min(len(columns), 2 * shares) or len(groups) == len(columns):
+            return groups
+        limit = limit * 3 // 4
+
+
+def _triangle(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Pairs a ≤ b in an order whose pieces stay compact."""
+    if high - low == 1:
+        yield low, low
+        return
+    middle = (low + high) // 2
+    yield from _triangle(low, middle)
+    yield from _square(low, middle, middle, high)
+    yield from _triangle(middle, high)
+
+
+def _square(a0: int, a1: int, b0: int, b1: int) -> Iterator[tuple[int, int]]:
+    if a1 - a0 == b1 - b0 == 1:
+        yield a0, b0
+    elif a1 - a0 >= b1 - b0:
+        middle = (a0 + a1) // 2
+        yield from _square(a0, middle, b0, b1)
+        yield from _square(middle, a1, b0, b1)
+    else:
+        middle = (b0 + b1) // 2
+        yield from _square(a0, a1, b0, middle)
+        yield from _square(a0, a1, middle, b1)
+
+
+def tile_operations(tile: Tile, columns: Columns) -> int:
+    """Floating-point operations of a tile for one row."""
+    height = columns[tile.row].width
+    width = sum(columns[k].width for k in range(tile.start, tile.stop))
+    return height * width * (1 if tile.diagonal else 2)
+
+
+def columns_of(tiles: Sequence[Tile]) -> tuple[int, ...]:
+    return tuple(sorted({k for t in tiles for k in (t.row, *range(t.start, t.stop))}))
+
+
+def width_of(columns: Columns, chosen: Iterable[int]) -> int:
+    return sum(columns[k].width for k in chosen)
