@@ -270,3 +270,23 @@ def test_mv_and_rm(
     assert "removed small/felines (60 samples, 30.7 kB)" in capsys.readouterr().out
     assert run("ls", store, "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_half_written_store(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store, "--shard-rows", 20) == 0
+    run_folder = store / "tiny-gpt2" / "cats"
+    whole = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    (run_folder / "journal" / "resid" / "c.0.1.0").unlink()
+    for command in ("fit", "report"):
+        line = refused(capsys, command, store, "--holdout", 0.5, "-o", tmp_path / "out")
+        assert "2 of 3 shards" in line
+        assert not (tmp_path / "out").exists()
+    record = run_folder / "zarr.json"
+    record.write_bytes(whole[record][:200])
+    assert "tiny-gpt2/cats" in refused(capsys, "fit", store, "-o", tmp_path / "out")
+    record.write_bytes(whole[record])
+    assert run("extract", model_folder, corpus, store, "--shard-rows", 20) == 0
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == whole

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actstore.errors import SelectionError
+from actstore.errors import IncompleteError, SelectionError
 
 if TYPE_CHECKING:
     from actstore.store import Run
@@ -40,11 +40,11 @@ def add_evaluation(parser: Any) -> None:
 
 
 def train_and_evaluation(arguments: argparse.Namespace) -> tuple[Run, Run | None]:
-    run = named_run(arguments.store, arguments.run)
+    run = finished_run(arguments.store, arguments.run)
     if arguments.holdout is not None:
         return run.split(arguments.holdout, by=arguments.by, seed=arguments.seed)
     if arguments.evaluate is not None:
-        return run, named_run(arguments.store, arguments.evaluate)
+        return run, finished_run(arguments.store, arguments.evaluate)
     return run, None
 
 
@@ -52,6 +52,17 @@ def named_run(store_path: str, spec: str | None) -> Run:
     from actstore.store import open
 
     return open(store_path)[run_name(store_path, spec)]
+
+
+def finished_run(store_path: str, spec: str | None) -> Run:
+    """The run that is meant; IncompleteError if its rows are not all there."""
+    run = named_run(store_path, spec)
+    if not run.state.startswith("complete"):
+        raise IncompleteError(
+            f"{run.name} is not whole ({run.state}): the 'actstore extract' that began it "
+            "finishes it, 'actstore repair' mends what is damaged"
+        )
+    return run
 
 
 def run_name(store_path: str, spec: str | None) -> tuple[str, str]:
