@@ -55,10 +55,11 @@ def main(arguments: Sequence[str] = ()) -> None:
         loop, ours, bare = _in_turn(calls, options.turns)
         saved = loop.result
         difference = float(np.abs(ours.result.resid.values[:-1] - saved[:-1]).max())
+        shape = f"{planned.resid.sizes['layer']} layers × {planned.width('resid')}"
     tokens = int((position + 1).sum())
     print(
         f"{len(texts):,} sentences, {tokens:,} tokens up to the drawn positions, "
-        f"{planned.resid.sizes['layer']} layers × {planned.width('resid')}; best of "
+        f"{shape}; best of "
         f"{options.turns} turns; rows of ours and of the loop differ by at most {difference:.1e} "
         "below the last layer"
     )
