@@ -2,7 +2,7 @@
 
 from actstore.grams.aligned import align
 from actstore.grams.columns import Column, Columns
-from actstore.grams.computing import gram
+from actstore.grams.computing import gram, plan_gram
 from actstore.grams.executing import compute_gram
 from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import Plan, make_plan
@@ -21,4 +21,5 @@ __all__ = [
     "gram",
     "make_parts",
     "make_plan",
+    "plan_gram",
 ]

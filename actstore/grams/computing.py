@@ -7,10 +7,10 @@ from typing import Any
 
 from actstore.errors import GramError
 from actstore.grams.caching import read_cached, write_cached
-from actstore.grams.columns import select_columns
+from actstore.grams.columns import Columns, select_columns
 from actstore.grams.executing import compute_gram, compute_tiled, part_provenance, provenance_of
-from actstore.grams.parts import make_parts
-from actstore.grams.planning import make_plan
+from actstore.grams.parts import Parts, make_parts
+from actstore.grams.planning import Plan, make_plan
 from actstore.grams.sizes import parse_size
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
@@ -68,6 +68,7 @@ def gram(
     Returns
     -------
     Gram
+        `plan_gram` tells beforehand what it takes.
 
     Raises
     ------
@@ -94,20 +95,65 @@ def gram(
             for part in kept.parts:
                 part.provenance = part_provenance(run, dtype, part.provenance["part"], part.n)
             return kept
-    plan = make_plan(
-        run,
-        columns,
-        dtype=dtype,
-        memory=memory,
-        parts=0 if division is None else len(division),
-        tiled=cache and hasattr(run, "cache_group"),
-    )
+    plan = _plan(run, columns, dtype, memory, division, cache)
     if plan.passes > 1:
         return compute_tiled(run, plan, progress=progress, client=client)
     found = compute_gram(run, plan, division, progress=progress, client=client)
     if cache:
         write_cached(run, found, dtype, division)
     return found
+
+
+def plan_gram(
+    run: RowSource,
+    *,
+    sites: str | Sequence[str] | None = None,
+    layers: Sequence[int] | None = None,
+    precision: str = "auto",
+    memory: int | str | None = None,
+    parts: Any = None,
+    cache: bool = True,
+) -> Plan:
+    """What `gram` with these arguments would do where nothing is kept yet; no row is read.
+
+    ``print(plan_gram(run, memory="4GiB").describe())`` shows passes, tasks, operations, bytes read
+    and peak memory.
+
+    Parameters
+    ----------
+    run, sites, layers, precision, memory, parts, cache
+        As for `gram`.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    SiteError, GramError
+        As from `gram`.
+    """
+    columns = select_columns(run, sites, layers)
+    division = None if parts is None else make_parts(run, parts)
+    return _plan(run, columns, _dtype(precision), memory, division, cache)
+
+
+def _plan(
+    run: RowSource,
+    columns: Columns,
+    dtype: str,
+    memory: int | str | None,
+    parts: Parts | None,
+    cache: bool,
+) -> Plan:
+    return make_plan(
+        run,
+        columns,
+        dtype=dtype,
+        memory=memory,
+        parts=0 if parts is None else len(parts),
+        tiled=cache and hasattr(run, "cache_group"),
+    )
 
 
 def _dtype(precision: str) -> str:

@@ -235,7 +235,9 @@ def make_plan(
     if run.n_samples == 0:
         raise GramError(f"{run.model}/{run.corpus} has no samples in view: nothing to add up")
     budget = None if memory is None else parse_size(memory)
-    workers = workers or available_cores()
+    if workers is None:
+        # Rows made by a model are made anew for every task that reads them.
+        workers = 1 if getattr(run, "sequential", False) else available_cores()
     itemsize = np.dtype(READ_AS[run.dtype]).itemsize
 
     def attempt(workers: int, rows: int | None, order: int) -> Plan:

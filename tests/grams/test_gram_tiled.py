@@ -13,7 +13,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from actstore.errors import CorruptionError, GramError
 from actstore.fitting import fit
-from actstore.grams import compute_gram, gram, make_plan
+from actstore.grams import compute_gram, gram, make_plan, plan_gram
 from actstore.grams.columns import Column, Columns, select_columns
 from actstore.grams.tiling import plane_orders, share_passes, tile_operations
 from tests.grams.gram_fakes import MemoryRun, joined, run_of, whole
@@ -93,6 +93,8 @@ def test_a_small_budget_makes_passes_and_keeps_its_promise() -> None:
     assert "passes            6, each layer in 3 of them, tiles on disk in between" in text
     assert "peak memory" in text
     assert "rows × columns    700 × 900 of 9 layers" in text
+    assert plan_gram(run, memory="4MB").passes > 1
+    assert run.reads == 0
     with pytest.raises(GramError, match=r"tiles be kept in the run's store with cache=True"):
         gram(run, memory="4MB", cache=False)
     with pytest.raises(GramError, match=r"memory='1MB' is too little.*buffers tile by tile"):
