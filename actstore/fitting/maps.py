@@ -245,7 +245,7 @@ class MapSet(Mapping[Pair, LinearMap]):
         *,
         level: float = 0.95,
         average: str = "uniform",
-        parts: int = 20,
+        parts: int = 10,
         progress: bool | None = None,
     ) -> xr.Dataset:
         """r² with a jackknife interval over groups of documents, from their Grams alone.

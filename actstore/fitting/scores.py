@@ -117,7 +117,7 @@ def r2_interval(
     *,
     level: float = 0.95,
     average: str = "uniform",
-    parts: int = 20,
+    parts: int = 10,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """r² of every map with a jackknife interval over groups of evaluation documents.
@@ -136,7 +136,8 @@ def r2_interval(
     average : {"uniform", "variance"}
         As for `r2`.
     parts : int
-        Folds that a run's documents are dealt out to; a Gram has its own.
+        Folds that a run's documents are dealt out to, each with the memory of a Gram; a Gram has
+        its own.
     progress : bool, optional
 
     Returns

@@ -11,7 +11,7 @@ from actstore.grams.columns import Columns, select_columns
 from actstore.grams.executing import compute_gram, compute_tiled, part_provenance, provenance_of
 from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import Plan, make_plan
-from actstore.grams.sizes import parse_size
+from actstore.grams.sizes import parse_size, physical_memory
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
@@ -56,8 +56,8 @@ def gram(
         Keep the statistics of parts of the rows as well, in ``Gram.parts``: ``10`` for ten
         folds of whole documents, ``("article", 10)`` for folds of another sample coordinate's
         groups, ``"document"`` or any coordinate for a part for each of its values, or the part
-        of each sample. Each part takes the memory of a Gram. Cross-validation and intervals
-        then need no second reading.
+        of each sample. Each part takes the memory of a Gram, and more than the machine has is
+        refused. Cross-validation and intervals then need no second reading.
     cache : bool
         Whether to keep the result in the run's store, and to use what is kept there.
     progress : bool, optional
@@ -146,6 +146,9 @@ def _plan(
     parts: Parts | None,
     cache: bool,
 ) -> Plan:
+    if parts is not None and memory is None:
+        # Many Grams at once: better refused than ended by the system.
+        memory = physical_memory()
     return make_plan(
         run,
         columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from actstore.errors import GramError
@@ -31,3 +32,11 @@ def show_size(n: float) -> str:
             return f"{n:.3g} {unit}"
         n /= 1024
     return f"{n:.3g} GiB"
+
+
+def physical_memory() -> int | None:
+    """Bytes of memory that the machine has; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -191,7 +191,7 @@ def test_intervals_cover_about_as_often_as_they_say() -> None:
 def test_intervals_that_cannot_be_had_are_said() -> None:
     run = run_of(n=60)
     maps = fit(run)
-    with pytest.raises(FitError, match=r"gram\(run, parts=20\)"):
+    with pytest.raises(FitError, match=r"gram\(run, parts=10\)"):
         maps.r2_interval(gram(run))
     with pytest.raises(FitError, match=r"level=95: give a coverage between 0 and 1"):
         maps.r2_interval(run, level=95)

@@ -110,6 +110,17 @@ def test_a_budget_counts_every_part() -> None:
         gram(run, parts=20, memory="20MB")
 
 
+def test_more_parts_than_the_machine_can_hold_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = run_of(n=60, width=50)
+    monkeypatch.setattr("actstore.grams.computing.physical_memory", lambda: 3 << 20)
+    assert len(gram(run, parts=2).parts) == 2
+    with pytest.raises(GramError, match=r"memory=3145728 is too little.*choose fewer parts"):
+        gram(run, parts=20)
+    assert gram(run).n == 60
+
+
 def test_a_division_that_is_not_one_is_said() -> None:
     run = run_of(n=60)
     for by, message in (
