@@ -47,8 +47,8 @@ def curves(
     ("Jump to Conclusions" §3). It is agreement with the model, not with the text. The rank of t
     in p is the number of tokens with a strictly greater final logit; t is in the top k if its
     rank is below k, so tokens that tie for place k all count. At layer L the prediction is the
-    model's own: Precision is 1. For a masked model ``decode`` is its MLM head, and all else is
-    the same.
+    model's own: Precision is 1, with no interval. For a masked model ``decode`` is its MLM head,
+    and all else is the same.
 
     Parameters
     ----------
@@ -103,12 +103,10 @@ def curves(
     }
     dataset = xr.Dataset(coords=coordinates)
     hits = np.stack([rank < k for k in chosen_ks], axis=2)
-    add(
-        dataset,
-        "precision",
-        ("shortcut", "layer", "k"),
-        stats.proportion(hits, groups, level=LEVEL),
-    )
+    shares = stats.proportion(hits, groups, level=LEVEL)
+    for end in (shares.low, shares.high):
+        end[:, layers.index(last)] = 1.0  # so by construction, whatever the samples
+    add(dataset, "precision", ("shortcut", "layer", "k"), shares)
     add(dataset, "surprisal", ("shortcut", "layer"), stats.mean(surprisal, groups, level=LEVEL))
     if {"mat", "id"} <= set(shortcuts):
         mat, identity = list(shortcuts).index("mat"), list(shortcuts).index("id")

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from actstore.errors import AnalysisError
-from analysis.plots.style import COLOURS, MaxNLocator, panels, style
+from analysis.plots.style import COLOURS, MaxNLocator, legend_below, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +54,5 @@ def alternation(dataset: xr.Dataset, *, k: int = 1) -> Figure:
         axis.set_ylabel(f"Precision@{k}")
         axis.set_ylim(-0.02, 1.02)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        handles, labels = axis.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        legend_below(figure, axis)
     return figure

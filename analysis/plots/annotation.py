@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from analysis.plots.style import COLOURS, LINE_STYLES, NAMES, MaxNLocator, panels, style
+from analysis.plots.style import (
+    COLOURS,
+    LINE_STYLES,
+    NAMES,
+    MaxNLocator,
+    legend_below,
+    panels,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +44,5 @@ def plausibility(dataset: xr.Dataset) -> Figure:
         axis.set_xlabel("layer")
         axis.set_ylabel("judged plausible")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        handles, labels = axis.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        legend_below(figure, axis)
     return figure

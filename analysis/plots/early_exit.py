@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from analysis.plots.style import COLOURS, INK, NAMES, panels, style
+from analysis.plots.style import COLOURS, INK, NAMES, legend_below, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +31,7 @@ def early_exit(dataset: xr.Dataset) -> Figure:
             _panel(axis, dataset.sel(shortcut=shortcut))
             axis.set_title(NAMES.get(shortcut, shortcut))
         axes[0].set_ylabel("Precision@1")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        legend_below(figure, axes[0])
     return figure
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Literal
 import xarray as xr
 
 from actstore.errors import AnalysisError
-from analysis.plots.style import COLOURS, INK, LINE_STYLES, NAMES, MaxNLocator, panels, style
+from analysis.plots.style import (
+    COLOURS,
+    INK,
+    LINE_STYLES,
+    NAMES,
+    MaxNLocator,
+    legend_below,
+    panels,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +59,7 @@ def precision(
             axis.set_title(f"Precision@{k}")
             if number == 0:
                 axis.set_ylabel("share of samples")
-        _legend(figure, axes[0])
+        legend_below(figure, axes[0])
     return figure
 
 
@@ -71,7 +80,7 @@ def surprisal(
         axis.set_ylim(bottom=0)
         axis.set_title("Surprisal")
         axis.set_ylabel("nats")
-        _legend(figure, axis)
+        legend_below(figure, axis)
     return figure
 
 
@@ -107,9 +116,3 @@ def _curves(
     axis.tick_params(color=INK)
     if horizontal == "layer":
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _legend(figure: Figure, axis: Axes) -> None:
-    """One legend below all panels, where it hides no line."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)

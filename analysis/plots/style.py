@@ -20,7 +20,16 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLOURS", "INK", "LINE_STYLES", "NAMES", "MaxNLocator", "panels", "style"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "LINE_STYLES",
+    "NAMES",
+    "MaxNLocator",
+    "legend_below",
+    "panels",
+    "style",
+]
 
 # Mid-tones: at least 3:1 against white and against near-black. Blue, orange, green and pink stay
 # apart for the common kinds of colour blindness, and line styles tell them apart without colour.
@@ -90,3 +99,12 @@ def panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]
     """A figure of `count` panels in a row, each of a width and height in inches."""
     figure = Figure(figsize=(count * width, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def legend_below(figure: Figure, axis: Axes, columns: int = 2) -> None:
+    """One legend below all panels, where it hides no line; long labels one under the other."""
+    handles, labels = axis.get_legend_handles_labels()
+    characters = 13 * figure.get_figwidth()  # what a line holds at the legend's size
+    longest = max(map(len, labels), default=0) + 6
+    fitting = max(1, min(columns, int(characters // longest)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=fitting)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from actstore.errors import AnalysisError
-from analysis.plots.style import COLOURS, MaxNLocator, panels, style
+from analysis.plots.style import COLOURS, MaxNLocator, legend_below, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,6 +53,5 @@ def transfer(dataset: xr.Dataset, *, k: int = 1) -> Figure:
             axis.set_ylim(-0.02, 1.02)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[0].set_ylabel(f"Precision@{k}" if kind == "transfer" else "r² (from 0)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure, axes[0], columns=3)
     return figure
