@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actstore.corpus import Corpus, Document, read_corpus
-    from actstore.extraction import extract, plan_extraction
+    from actstore.extraction import extract, plan_extraction, repair
     from actstore.fitting import LinearMap, MapSet, fit, load_maps
     from actstore.grams import Gram, gram
     from actstore.models import Family, LanguageModel, load_model, register_family
@@ -37,6 +37,7 @@ _HOME = {
     "open": "actstore.store",
     "plan_extraction": "actstore.extraction",
     "read_corpus": "actstore.corpus",
+    "repair": "actstore.extraction",
     "register_family": "actstore.models",
 }
 
@@ -58,6 +59,7 @@ __all__ = [
     "open",
     "plan_extraction",
     "read_corpus",
+    "repair",
     "register_family",
 ]
 
