@@ -59,8 +59,8 @@ __all__ = [
     "open",
     "plan_extraction",
     "read_corpus",
-    "repair",
     "register_family",
+    "repair",
 ]
 
 
