@@ -174,6 +174,18 @@ def test_batches_and_shards_do_not_change_what_is_stored(
     np.testing.assert_allclose(cut.resid.values, whole.resid.values, rtol=1e-5, atol=1e-5)
 
 
+def test_documents_that_bring_their_ids_need_no_tokenizer(tiny_gpt2: Any, tmp_path: Path) -> None:
+    documents = [actstore.Document(input_ids=[1, 2, 3, 4, 5]), actstore.Document(input_ids=[9, 8])]
+    options = {"tokenizer": False, "model_name": "t", "corpus_name": "ids"}
+    run = actstore.extract(tiny_gpt2, documents, tmp_path / "s", positions="all", **options)
+    assert run.samples.token_id.values.tolist() == [1, 2, 3, 4, 5, 9, 8]
+    np.testing.assert_allclose(
+        run.resid.values[:, 5:], alone(tiny_gpt2, np.array([9, 8])), rtol=2e-5, atol=2e-5
+    )
+    with pytest.raises(SamplingError, match="no tokenizer"):
+        extract_tiny(tiny_gpt2, None, tmp_path / "s")
+
+
 def test_a_complete_run_is_not_computed_again(
     tiny_gpt2: Any, tiny_tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,10 +69,6 @@ def make_job(
     """The job that the arguments of :func:`actstore.extract` describe."""
     chosen = _sampling(positions, sampling)
     language_model = load_model(model, tokenizer=tokenizer, name=model_name)
-    if language_model.tokenizer is None:
-        raise ModelError(
-            f"{language_model.name} has no tokenizer; pass tokenizer= beside the loaded model"
-        )
     documents = read_corpus(corpus, name=corpus_name)
     about = language_model.describe()
     return Job(

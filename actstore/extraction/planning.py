@@ -147,5 +147,6 @@ def _check_lengths(model: LanguageModel, block: PlanBlock) -> None:
         at = next(n for n, ids in enumerate(block.input_ids) if len(ids) == longest)
         raise SamplingError(
             f"document {block.sequence_document[at]} has {longest} tokens, but {model.name} has "
-            f"positions for {model.max_length}; max_length={model.max_length} cuts it there"
+            f"positions for {model.max_length}; max_length={model.max_length} cuts it there, "
+            "with overflow='window' into overlapping windows"
         )
