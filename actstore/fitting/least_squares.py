@@ -18,7 +18,7 @@ from actstore.fitting.maps import LinearMap, MapSet
 from actstore.fitting.minimum_norm import SourceRows, solve_rows
 from actstore.fitting.pairs import layers_of, resolve_pairs
 from actstore.fitting.reduced_rank import check_rank, reduce_rank
-from actstore.fitting.solving import SAFE, Inverse, invert, spectrum
+from actstore.fitting.solving import RAW, SAFE, Inverse, invert, spectrum
 from actstore.fitting.validation import FOLDS, choose_ridges
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
@@ -165,17 +165,21 @@ class _Problem:
 
     def solve(self, source: int, targets: Sequence[int]) -> _Solved:
         """The maps from one source, the quickest way that is safe."""
-        found = self._by_cholesky(source, targets, self.safe)
+        raw = self.safe * RAW if self.gram.run is not None else self.safe
+        found = self._by_cholesky(source, targets, self.safe, raw)
         if found is None and self.gram.run is not None:
             means = dict(enumerate(self.means)) if self.intercept else None
             rows = SourceRows(self.gram.run, self.gram.columns, means)
             return _Solved(*solve_rows(rows, source, targets, self.ridge), "svd")
         if found is None:
             width = self.gram.columns[source].width
-            found = self._by_cholesky(source, targets, 1 / (self.eps * width))
+            limit = 1 / (self.eps * width)
+            found = self._by_cholesky(source, targets, limit, limit)
         return found or self._by_eigenvalues(source, targets)
 
-    def _by_cholesky(self, source: int, targets: Sequence[int], limit: float) -> _Solved | None:
+    def _by_cholesky(
+        self, source: int, targets: Sequence[int], limit: float, raw: float
+    ) -> _Solved | None:
         """Full rank. Without an intercept the centred moments C are solved all the same, and
         the mean's part put back by Sherman and Morrison's formula,
         (C + αI + n μμᵀ)⁻¹ = P − n w wᵀ / (1 + n μᵀw), P = (C + αI)⁻¹, w = P μ: a large mean would
@@ -189,7 +193,7 @@ class _Problem:
                 return _Solved(matrices, width, inverse.condition, freedom, "cholesky")
         if self.intercept or (n < width and self.ridge == 0):
             return None
-        inverse = invert(self.moments(source, source, centred=False), self.ridge, limit)
+        inverse = invert(self.moments(source, source, centred=False), self.ridge, raw)
         if inverse is None:
             return None
         matrices = {t: inverse.matrix @ self.moments(source, t, centred=False) for t in targets}

@@ -79,6 +79,17 @@ def degenerate(kind: str, n: int = 80, width: int = 8) -> MemoryRun:
     return MemoryRun({"resid": layers}, shard_rows=30)
 
 
+@pytest.mark.parametrize(("n", "constant"), [(5, False), (80, True)])
+def test_a_large_mean_costs_no_digits_where_only_raw_moments_have_full_rank(
+    n: int, constant: bool
+) -> None:
+    layers = stream(n, 5, 2, seed=2, mean=3000.0)
+    if constant:
+        layers[0][:, 3] = 3000.25
+    run = MemoryRun({"resid": layers})
+    assert_solves(run, fit(run), 0, 1, norm=False)
+
+
 RANKS = {
     "duplicate": 7,
     "zero": 7,
