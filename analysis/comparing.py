@@ -156,6 +156,20 @@ def checked_ks(ks: Sequence[int], vocabulary: int) -> list[int]:
     return chosen
 
 
+def layer_shares(
+    hits: NDArray, groups: NDArray | None, layers: Sequence[int], last: int, level: float
+) -> stats.Interval:
+    """Shares of true values (readout, layer, …, sample), with intervals but at the last layer.
+
+    There the prediction is the model's own by construction, whatever the samples.
+    """
+    shares = stats.proportion(hits, groups, level=level)
+    if last in layers:
+        for end in (shares.low, shares.high):
+            end[:, list(layers).index(last)] = 1.0
+    return shares
+
+
 def add(
     dataset: xr.Dataset,
     name: str,

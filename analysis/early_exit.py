@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from analysis import results, stats
-from analysis.comparing import add, compare, describe_samples, groups_of
+from analysis.comparing import add, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
 from analysis.generating import generate, measure
 
@@ -149,7 +149,7 @@ def sweep(
         ("shortcut", "lambda", "layer"),
         np.where(missing[..., None], np.nan, share),
     )
-    fixed = stats.proportion(hits, groups, level=LEVEL)
+    fixed = layer_shares(hits, groups, layers.tolist(), last, LEVEL)
     add(dataset, "fixed_precision", ("shortcut", "layer"), fixed)
 
     codes, counts = stats.resampled_counts(groups, run.n_samples, resamples, seed)

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from analysis import results, stats
-from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of
+from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
 from analysis.peeking import peek, peek_table
 
@@ -103,9 +103,7 @@ def curves(
     }
     dataset = xr.Dataset(coords=coordinates)
     hits = np.stack([rank < k for k in chosen_ks], axis=2)
-    shares = stats.proportion(hits, groups, level=LEVEL)
-    for end in (shares.low, shares.high):
-        end[:, layers.index(last)] = 1.0  # so by construction, whatever the samples
+    shares = layer_shares(hits, groups, layers, last, LEVEL)
     add(dataset, "precision", ("shortcut", "layer", "k"), shares)
     add(dataset, "surprisal", ("shortcut", "layer"), stats.mean(surprisal, groups, level=LEVEL))
     if {"mat", "id"} <= set(shortcuts):

@@ -22,7 +22,7 @@ from actstore.fitting import fit as fit_maps
 from actstore.grams import gram
 from actstore.grams.columns import Column, Columns
 from analysis import results, stats
-from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of
+from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import readouts_to_last, require_model
 from analysis.rerunning import batches, chosen_samples, scores
 from analysis.splicing import Splice, Splicer, require_pre_norm
@@ -212,7 +212,7 @@ def curves(
     )
     hits = np.stack([rank < k for k in chosen_ks], axis=2)
     dims = ("shortcut", "layer", "k")
-    add(dataset, "precision", dims, stats.proportion(hits, groups, level=LEVEL))
+    add(dataset, "precision", dims, layer_shares(hits, groups, chosen, last, LEVEL))
     add(dataset, "surprisal", dims[:2], stats.mean(surprisal, groups, level=LEVEL))
     dataset["nonfinite"] = (dims[:2], lost.mean(axis=2))
     if readouts is not None:

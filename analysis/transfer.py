@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from analysis import results, stats
-from analysis.comparing import add, checked_ks, compare, groups_of
+from analysis.comparing import add, checked_ks, compare, groups_of, layer_shares
 from analysis.decoding import MEMORY, SITE, readouts_to_last
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def predictions(
         hits = np.stack([found.rank < k for k in chosen_ks], axis=2)
         below = np.array([layer < last for layer in readouts])
         over_layers = hits[:, below].mean(axis=1)
-        parts.setdefault("precision", []).append(stats.proportion(hits, groups, level=LEVEL))
+        parts.setdefault("precision", []).append(layer_shares(hits, groups, layers, last, LEVEL))
         parts.setdefault("surprisal", []).append(stats.mean(found.surprisal, groups, level=LEVEL))
         interval = stats.mean(over_layers, groups, level=LEVEL)
         parts.setdefault("mean_precision", []).append(interval)
