@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actstore.corpus import Corpus, Document, read_corpus
     from actstore.extraction import extract, plan_extraction, repair
     from actstore.fitting import LinearMap, MapSet, fit, load_maps
-    from actstore.grams import Gram, gram
+    from actstore.grams import Gram, gram, plan_gram
     from actstore.models import Family, LanguageModel, load_model, register_family
     from actstore.store import Run, Store, open
 
@@ -36,6 +36,7 @@ _HOME = {
     "load_model": "actstore.models",
     "open": "actstore.store",
     "plan_extraction": "actstore.extraction",
+    "plan_gram": "actstore.grams",
     "read_corpus": "actstore.corpus",
     "repair": "actstore.extraction",
     "register_family": "actstore.models",
@@ -58,6 +59,7 @@ __all__ = [
     "load_model",
     "open",
     "plan_extraction",
+    "plan_gram",
     "read_corpus",
     "register_family",
     "repair",

@@ -65,6 +65,9 @@ def test_the_whole_job(
     assert "seed: 3" in capsys.readouterr().out
     assert run("verify", store) == 0
     assert capsys.readouterr().out.strip() == "1 run read, no problems"
+    assert run("fit", store, "--memory", "1MiB", "--dry-run") == 0
+    assert "60 × 128 of 4 layers" in capsys.readouterr().out
+    assert "-o maps.safetensors" in refused(capsys, "fit", store)
     assert run("fit", store, "-o", maps, "--holdout", 0.25, "--intercept") == 0
     assert "r²" in capsys.readouterr().out
     assert maps.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actstore.cli.common import add_evaluation, add_run, command, train_and_evaluation
-from actstore.errors import SelectionError
+from actstore.errors import FitError, SelectionError
 
 if TYPE_CHECKING:
     from actstore.store import Run
@@ -18,6 +18,8 @@ examples:
       every layer to every later one; r² on a quarter of the articles, held out whole
   actstore fit acts.zarr gpt2/wiki -o maps.safetensors --evaluate gpt2/news
       the same, evaluated on another corpus
+  actstore fit acts.zarr gpt2/wiki --memory 2GiB --dry-run
+      passes over the rows, operations, bytes read and peak memory; computes nothing
 """
 
 REPORT_HELP = """\
@@ -40,7 +42,8 @@ def add_fit(commands: Any) -> None:
     add_run(parser)
     add_evaluation(parser)
     add = parser.add_argument
-    add("-o", "--output", required=True, type=Path, help="file for the maps (safetensors)")
+    add("-o", "--output", type=Path, help="file for the maps (safetensors)")
+    add("--dry-run", action="store_true", help="say what the Gram would take, and compute nothing")
     add("--pairs", default="all", choices=("all", "adjacent", "to_last"), help="default: all i < j")
     add("--ridge", type=float, default=0.0, help="α of ridge regression; default 0")
     add("--intercept", action="store_true", help="fit an intercept (the paper does not)")
@@ -50,11 +53,16 @@ def add_fit(commands: Any) -> None:
 
 def _fit(arguments: argparse.Namespace) -> int:
     from actstore.fitting import fit
-    from actstore.grams import gram
+    from actstore.grams import gram, plan_gram
     from analysis.r2 import heat_maps
 
     progress = False if arguments.quiet else None
     train, held_out = train_and_evaluation(arguments)
+    if arguments.dry_run:
+        print(plan_gram(train, memory=arguments.memory).describe())
+        return 0
+    if arguments.output is None:
+        raise FitError("no file for the maps; -o maps.safetensors names one, --dry-run needs none")
     maps = fit(
         gram(train, memory=arguments.memory, progress=progress),
         pairs=arguments.pairs,
