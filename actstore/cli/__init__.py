@@ -7,9 +7,11 @@ stderr and exit code 2; an interruption is exit code 130, and what was committed
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from actstore import __version__
 from actstore.cli.extracting import add_extract, add_repair
@@ -35,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done; 1 `verify` found problems, `repair` left some, what `extract --dry-run` tells of
         does not fit, or `rm` was not confirmed; 2 bad input; 130 interrupted.
     """
+    _quiet_libraries()
     arguments = _parser().parse_args(argv)
     arguments.command_line = shlex.join(["actstore", *(sys.argv[1:] if argv is None else argv)])
     command: Callable[[argparse.Namespace], int] = arguments.command
@@ -51,8 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' explains\n")
+
+
+def _quiet_libraries() -> None:
+    """What is wrong is said by us, once; set before the libraries are imported."""
+    for name in ("HF_HUB_VERBOSITY", "TRANSFORMERS_VERBOSITY"):
+        os.environ.setdefault(name, "error")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="actstore",
         description="Store transformer activations on disk, labelled, and study them.",
         epilog="'actstore COMMAND --help' explains a command and gives examples.",

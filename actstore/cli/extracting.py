@@ -68,7 +68,7 @@ def add_extract(commands: Any) -> None:
         "--overflow",
         default="truncate",
         choices=("truncate", "window"),
-        help="longer documents: cut (default), or run as overlapping windows",
+        help="past --max-length, cut (default) or run on in overlapping windows",
     )
     add("--stride", type=int, metavar="N", help="tokens between the starts of two windows")
     add(
@@ -184,6 +184,11 @@ def _repair(arguments: argparse.Namespace) -> int:
         for problem in bad:
             print(problem)
         print(f"{'/'.join(name)}: {count(len(bad), 'problem')} found, {len(left)} left")
+        if left:
+            print(
+                "what is left is in coordinates or metadata, which are not computed again: restore "
+                "the run from a copy, or remove it (actstore rm) and extract it again"
+            )
     return 1 if left else 0
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from actstore.cli.common import add_evaluation, add_run, command, train_and_evaluation
 from actstore.errors import FitError, SelectionError
@@ -120,7 +123,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.model is not None:
         from actstore.models import load_model
 
-        model = load_model(arguments.model, name=held_out.model)
+        model = load_model(arguments.model)
         cluster = arguments.by
         found.append(prediction.curves(held_out, maps, model, cluster=cluster, progress=progress))
         found.append(early_exit.sweep(held_out, maps, model, cluster=cluster, progress=progress))
@@ -152,10 +155,20 @@ def _transfer(
     if arguments.holdout is None:
         return []
     fitted, runs = {train.corpus: maps}, {train.corpus: held_out}
+    seen = _texts(train) | _texts(held_out)
     for (owner, corpus), run in open(arguments.store).items():
         alike = owner == train.model and run.sites.get("resid") == train.sites.get("resid")
         if corpus == train.corpus or not alike or arguments.by not in run.samples.coords:
             continue
+        texts = _texts(run)
+        if not seen.isdisjoint(texts):
+            print(
+                f"{run.name} shares {len(seen & texts)} texts with the corpora before it: left out "
+                "of the transfer, which would be measured on what was fitted",
+                file=sys.stderr,
+            )
+            continue
+        seen |= texts
         rest, runs[corpus] = run.split(arguments.holdout, by=arguments.by, seed=arguments.seed)
         fitted[corpus] = fit(rest, pairs="to_last", progress=progress)
     if len(runs) == 1:
@@ -166,3 +179,8 @@ def _transfer(
             transfer.predictions(fitted, runs, model, cluster=arguments.by, progress=progress)
         )
     return found
+
+
+def _texts(run: Run) -> set[bytes]:
+    """What was run, each sequence once."""
+    return {ids.tobytes() for ids in run.input_ids(np.unique(run.coordinate("sequence")))}

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -117,6 +118,8 @@ def _from_fields(
     text, ids, own_id = record.get(text_field), record.get("input_ids"), record.get(id_field)
     if text is None and ids is None:
         fields = ", ".join(map(repr, record)) or "none"
+        if text_field in record:
+            raise CorpusError(f"field {text_field!r} is empty (null), expected a text")
         raise CorpusError(
             f"field {text_field!r} asked for, but the record has {fields}; name the field that "
             "holds the text with text_field="
@@ -130,6 +133,12 @@ def _from_fields(
             value = value.isoformat()
         if metadata is not None or isinstance(value, Scalar | np.generic):
             scalars[key] = value
+        elif value is not None:
+            warnings.warn(
+                f"field {key!r} is a {type(value).__name__}, not a text, number or truth value: it "
+                "is left out of the coordinates",
+                stacklevel=2,
+            )
     return Document(
         text=text,
         id=None if own_id is None else str(own_id),

@@ -125,6 +125,8 @@ def extract(
         An activation cannot be stored; the shards before it stay committed.
     """
     share = share_of(rank, world_size)
+    if shard_rows is not None and shard_rows < 1:
+        raise StoreError(f"shard_rows={shard_rows}: a shard has at least 1 row")
     if client is not None and share is not None:
         raise StoreError("client= and rank= are two ways to share the work: give one of them")
     if client is not None:

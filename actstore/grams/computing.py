@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ def gram(
     CorruptionError
         Stored activations have changed on disk.
     """
+    warn_if_partial(run)
     dtype = _dtype(precision)
     columns = select_columns(run, sites, layers)
     division = None if parts is None else make_parts(run, parts)
@@ -166,3 +168,14 @@ def _dtype(precision: str) -> str:
         raise GramError(
             f"precision={precision!r} is not known: choose one of {', '.join(PRECISIONS)}"
         ) from None
+
+
+def warn_if_partial(run: RowSource) -> None:
+    """Say that only a part of the rows is there, where that is so."""
+    state = getattr(run, "state", "complete")
+    if not state.startswith("complete"):
+        warnings.warn(
+            f"{run.model}/{run.corpus} is not whole ({state}): what is computed from it is of the "
+            "rows committed so far",
+            stacklevel=3,
+        )

@@ -73,7 +73,11 @@ class Store(Mapping[tuple[str, str], Run]):
         """Where the store is."""
         return location(self._backend)
 
-    def __getitem__(self, key: tuple[str, str]) -> Run:
+    def __getitem__(self, key: tuple[str, str] | str) -> Run:
+        """The run of a model on a corpus: ``store["gpt2", "wiki"]`` or ``store["gpt2/wiki"]``."""
+        if isinstance(key, str) and key.count("/") == 1:
+            model, corpus = key.split("/")
+            key = (model, corpus)
         if not (isinstance(key, tuple) and len(key) == 2):
             raise StoreError(f"{key!r} asked for, but runs are chosen as store['model', 'corpus']")
         name = run_key(check_label("model", key[0]), check_label("corpus", key[1]))

@@ -263,8 +263,8 @@ class ChunkReader:
             return CorruptionError(f"{record.name} {CHANGED} ({what}): open it again")
         return CorruptionError(
             f"{record.name}: {site} {record.sites[site].dim} {layer}, shard {shard} (samples "
-            f"{start}…{stop - 1}): {what}; run.verify() lists every problem, and extracting again "
-            "into the same store recomputes what is bad"
+            f"{start}…{stop - 1}): {what}; run.verify() lists every problem, and actstore.repair "
+            "(on the command line: actstore repair) computes what is bad again"
         )
 
 
