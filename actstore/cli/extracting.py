@@ -83,6 +83,12 @@ def add_extract(commands: Any) -> None:
         help="float32, float16, bfloat16, or int8 (off by at most 1/254 of a row's largest "
         "magnitude); default: the model's own",
     )
+    add(
+        "--codec",
+        choices=("none", "zstd"),
+        help="zstd: compress the rows, which saves 2 to 26%% of 16-bit ones and makes reading 2 to "
+        "4 times slower; default: none, or what the run has",
+    )
     add("--model-name", help="label of the model in the store")
     add("--corpus-name", help="label of the corpus in the store")
     add(
@@ -111,6 +117,7 @@ def _extract(arguments: argparse.Namespace) -> int:
         "layers": arguments.layers,
         "positions": arguments.positions,
         "dtype": arguments.dtype,
+        "codec": arguments.codec,
         "model_name": arguments.model_name,
         "corpus_name": arguments.corpus_name,
         "shard_rows": arguments.shard_rows,

@@ -16,7 +16,7 @@ from actstore.extraction.computing import fill
 from actstore.extraction.growing import continues, finish_growing, grow
 from actstore.extraction.job import make_job
 from actstore.extraction.planning import begin, open_run
-from actstore.store import Run, Share
+from actstore.store import Run, Share, check_same_codec
 
 if TYPE_CHECKING:
     from actstore.corpus import Sampling
@@ -31,6 +31,7 @@ def extract(
     layers: Sequence[int] | int | slice | None = None,
     positions: str | Sampling | Any = "random",
     dtype: str = "auto",
+    codec: str | None = None,
     model_name: str | None = None,
     corpus_name: str | None = None,
     tokenizer: Any = None,
@@ -74,6 +75,11 @@ def extract(
         Stored dtype; ``"auto"`` is the dtype the model computes in, which stores exactly.
         ``"int8"`` keeps each row as whole multiples of 1/127 of its largest magnitude: no value
         is off by more than 1/254 of that.
+    codec : {"none", "zstd"}, optional
+        ``"none"``, the default of a new run, stores rows as they are. ``"zstd"`` compresses each
+        chunk: files are 1.02 to 1.15 times smaller in float16, 1.1 to 1.35 times in bfloat16,
+        and are read whole and 2 to 4 times slower. A run that exists keeps its codec; another
+        one that is asked for by name is refused.
     model_name, corpus_name : str, optional
         Labels in the store; by default the last part of the model's id and the file's stem.
     tokenizer : PreTrainedTokenizerBase, optional
@@ -116,7 +122,8 @@ def extract(
     ModelError, CorpusError, SamplingError, SiteError
         Before anything is written.
     KeyMismatchError
-        A run of this name exists and was made from something else; the message says what.
+        A run of this name exists and was made from something else, or is stored with another
+        codec than was asked for; the message says what.
     StoreError
         The disk has too little room, before anything is computed; or writing failed.
     LockedError
@@ -139,6 +146,7 @@ def extract(
         layers=layers,
         positions=positions,
         dtype=dtype,
+        codec=codec,
         model_name=model_name,
         corpus_name=corpus_name,
         tokenizer=tokenizer,
@@ -147,6 +155,8 @@ def extract(
     if append:
         finish_growing(job.label, store)
     existing = open_run(job, store)
+    if existing is not None:
+        check_same_codec(existing.name, existing.stored.record.codec, job.codec)
     if existing is not None and existing.key_differences(job.key, job.dtype):
         if continues(job, existing):
             if append and share is None and client is None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import torch
 from actstore.extraction.computing import ShardWork, batches, tokens_of_a_batch
 from actstore.extraction.job import Job, make_job
 from actstore.extraction.planning import open_run, write_plan
-from actstore.store import Run, RunWriter, free_room, holds, human_bytes
+from actstore.store import Run, RunWriter, check_same_codec, free_room, holds, human_bytes
 
 if TYPE_CHECKING:
     from actstore.corpus import Sampling
@@ -39,6 +39,7 @@ class Forecast:
     shard_rows : int
     nbytes, files : int
         What would be added on the disk: exact for a new run; for one that exists, its chunks.
+        With a codec that compresses, `nbytes` is the most it can be.
     free_bytes : int or None
         What the disk has room for; None where that is not known.
     tokens : int
@@ -49,6 +50,8 @@ class Forecast:
         Estimate from a few batches that were run on this machine just now; None where none was.
     timed_batches : int
         How many.
+    codec : str
+        How the chunks would be stored, ``none`` or ``zstd``.
     """
 
     run: str
@@ -62,6 +65,7 @@ class Forecast:
     memory_bytes: int
     seconds: float | None
     timed_batches: int
+    codec: str = "none"
 
     @property
     def fits(self) -> bool:
@@ -77,10 +81,11 @@ class Forecast:
             return f"{self.run}: complete, {self.samples:,} samples; nothing would be computed"
         free = "unknown" if self.free_bytes is None else human_bytes(self.free_bytes)
         timed = f"from {self.timed_batches} batches timed just now"
+        most = "" if self.codec == "none" else "at most "
         rows = [
             ("samples", f"{self.samples:,}"),
             ("shards to do", f"{self.shards:,} of {self.shard_rows:,} samples each"),
-            ("on disk", f"{self.nbytes:,} bytes ({human_bytes(self.nbytes)}), {free} free"),
+            ("on disk", f"{most}{self.nbytes:,} bytes ({human_bytes(self.nbytes)}), {free} free"),
             ("files", f"{self.files:,}"),
             ("memory", f"about {human_bytes(self.memory_bytes)}"),
             ("tokens", f"{self.tokens:,}"),
@@ -106,6 +111,7 @@ def plan_extraction(
     layers: Sequence[int] | int | slice | None = None,
     positions: str | Sampling | Any = "random",
     dtype: str = "auto",
+    codec: str | None = None,
     model_name: str | None = None,
     corpus_name: str | None = None,
     tokenizer: Any = None,
@@ -118,15 +124,16 @@ def plan_extraction(
     """Rows, bytes, files, memory and time of an extraction; `store` is not touched.
 
     The whole plan is made, in the system's temporary folder, so the figures for the disk are
-    exact. Time is extrapolated from a few batches, and as good as they are typical.
+    exact, unless chunks are to be compressed: then they are the most it can take. Time is
+    extrapolated from a few batches, and as good as they are typical.
 
     Parameters
     ----------
     timed : bool
         Run some batches for an estimate of the time.
-    model, corpus, store, sites, layers, positions, dtype, model_name, corpus_name, tokenizer
+    model, corpus, store, sites, layers, positions, dtype, codec, model_name, corpus_name
         As for :func:`actstore.extract`.
-    shard_rows, batch_tokens, progress, **sampling
+    tokenizer, shard_rows, batch_tokens, progress, **sampling
         As for :func:`actstore.extract`.
 
     Raises
@@ -141,6 +148,7 @@ def plan_extraction(
         layers=layers,
         positions=positions,
         dtype=dtype,
+        codec=codec,
         model_name=model_name,
         corpus_name=corpus_name,
         tokenizer=tokenizer,
@@ -148,10 +156,12 @@ def plan_extraction(
     )
     existing = open_run(job, store)
     if existing is not None:
+        record = existing.stored.record
+        check_same_codec(existing.name, record.codec, job.codec)
         existing.check_key(job.key, job.dtype)
         if job.is_done(existing):
             return _nothing(job, existing, free_room(store))
-        shard_rows = existing.stored.record.shard_rows
+        shard_rows, job = record.shard_rows, replace(job, codec=record.codec)
     with tempfile.TemporaryDirectory(prefix="actstore-plan-") as folder:
         place = Path(folder) / "s.zarr"
         writer = write_plan(job, place, shard_rows=shard_rows, progress=progress, dry=True)
@@ -201,6 +211,7 @@ def _forecast(
         shard_rows=writer.shard_rows,
         nbytes=writer.pending_bytes + writer.pending_journal[1] + extra_bytes,
         files=sum(writer.pending_chunks.values()) + writer.pending_journal[0] + extra_files,
+        codec=writer.codec,
         free_bytes=free_room(store),
         tokens=tokens,
         memory_bytes=_resident() + _row_memory(job, writer),
@@ -228,11 +239,15 @@ def _padded(lengths: list[int], batch_tokens: int) -> int:
 
 
 def _row_memory(job: Job, writer: RunWriter) -> int:
-    """Two shards of rows, one computed and one written, and the chunks being encoded."""
+    """Two shards of rows, one computed and one written, and the chunks being encoded.
+
+    A chunk that is compressed is held both ways.
+    """
+    chunks = 4 if writer.codec == "none" else 8
     itemsize = {torch.float16: 2, torch.float64: 8}.get(job.model.dtype, 4)
     widths = {site: job.model.sites[site].width for site in job.wanted}
     rows = sum(len(layers) * widths[site] for site, layers in job.wanted.items()) * itemsize
-    return writer.shard_rows * (2 * rows + 4 * max(widths.values()) * itemsize)
+    return writer.shard_rows * (2 * rows + chunks * max(widths.values()) * itemsize)
 
 
 def _resident() -> int:
@@ -249,6 +264,7 @@ def _nothing(job: Job, run: Run, free: int | None) -> Forecast:
         shard_rows=run.stored.record.shard_rows,
         nbytes=0,
         files=0,
+        codec=run.stored.record.codec,
         free_bytes=free,
         tokens=0,
         memory_bytes=_resident(),

@@ -58,7 +58,8 @@ def grow(job: Job, store: Any, run: Run, *, batch_tokens: int | None, progress: 
         site: sorted({*before.get(site, ()), *job.wanted.get(site, ())})
         for site in {**before, **job.wanted}
     }
-    aside = replace(job, label=(model, corpus + GROWING), wanted=wanted)
+    label = (model, corpus + GROWING)
+    aside = replace(job, label=label, wanted=wanted, codec=record.codec)
     with begin(aside, store, shard_rows=record.shard_rows, progress=progress) as writer:
         _check_rows(run, writer)
         for shard in set(writer.pending()) & set(range(record.n_samples // record.shard_rows)):

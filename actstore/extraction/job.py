@@ -9,7 +9,7 @@ from typing import Any
 from actstore.corpus import Corpus, Sampling, read_corpus
 from actstore.errors import KeyMismatchError, ModelError, SamplingError
 from actstore.models import LanguageModel, load_model
-from actstore.store import Run
+from actstore.store import Run, check_codec
 
 STORED_DTYPES = ("float32", "float16", "bfloat16", "int8")
 KEY_OF_A_MODEL = ("fingerprint", "tokenizer_fingerprint", "dtype", "attn_implementation", "causal")
@@ -31,6 +31,8 @@ class Job:
         What the rows follow from: same key, same content.
     info : dict
         What else is worth telling of where they came from.
+    codec : str or None
+        How chunks are stored; None where nobody asked: as the run has it, ``none`` if it is new.
     """
 
     model: LanguageModel
@@ -41,6 +43,7 @@ class Job:
     dtype: str
     key: dict[str, Any]
     info: dict[str, Any]
+    codec: str | None = None
 
     def is_done(self, run: Run) -> bool:
         """Whether a run, of the same key, has all that is wanted; KeyMismatchError where it is
@@ -65,9 +68,12 @@ def make_job(
     corpus_name: str | None,
     tokenizer: Any,
     sampling: dict[str, Any],
+    codec: str | None = None,
 ) -> Job:
     """The job that the arguments of :func:`actstore.extract` describe."""
     chosen = _sampling(positions, sampling)
+    if codec is not None:
+        check_codec(codec)
     language_model = load_model(model, tokenizer=tokenizer, name=model_name)
     documents = read_corpus(corpus, name=corpus_name)
     about = language_model.describe()
@@ -84,6 +90,7 @@ def make_job(
             "sampling": chosen.to_dict(),
         },
         info={"model": about},
+        codec=codec,
     )
 
 

@@ -62,6 +62,7 @@ def begin(
             wanted=job.wanted,
             sites=job.model.sites,
             dtype=job.dtype,
+            codec=job.codec,
             check=check,
             share=share,
         )
@@ -123,6 +124,7 @@ def write_plan(
             sites=job.model.sites,
             wanted=job.wanted,
             dtype=job.dtype,
+            codec=job.codec or "none",
             shard_rows=shard_rows,
             reserve=not dry,
         )

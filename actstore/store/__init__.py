@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actstore.store.builder import RunBuilder, create_run
 from actstore.store.catalog import Store, open, verify_run
+from actstore.store.codecs import check_codec, check_same_codec
 from actstore.store.folders import free_room, holds
 from actstore.store.resume import resume_run
 from actstore.store.rows import RowBlock
@@ -21,6 +22,8 @@ __all__ = [
     "RunWriter",
     "Share",
     "Store",
+    "check_codec",
+    "check_same_codec",
     "create_run",
     "free_room",
     "has_locks",

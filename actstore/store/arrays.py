@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.codec import BytesBytesCodec
-from zarr.codecs import BytesCodec, Crc32cCodec
+from zarr.codecs import BytesCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from actstore.errors import SiteError, StoreError
 from actstore.store.backend import Backend, put_all
+from actstore.store.codecs import zarr_codecs
 from actstore.store.columns import ColumnWriter
 from actstore.store.layout import COLUMN, JOURNAL, RESERVED
 from actstore.store.record import Record, Site, SiteLike, shared_axes, site_of
@@ -61,7 +61,6 @@ def add_request(
 
 def later_arrays(record: Record, name: str, site: Site) -> dict[str, bytes]:
     """Metadata of a site's array and of its journal, by key below the run's folder."""
-    crc: list[BytesBytesCodec] = [Crc32cCodec()]
     dtype = record.stored
     rows = _metadata(
         shape=(site.size, record.n_samples, site.width + dtype.extra),
@@ -69,7 +68,7 @@ def later_arrays(record: Record, name: str, site: Site) -> dict[str, bytes]:
         dtype=dtype.disk,
         fill_value=dtype.fill,
         dimension_names=(site.axis, "sample", site.feature),
-        compressors=crc,
+        compressors=zarr_codecs(record.codec),
         attributes={"actstore_dtype": dtype.name, "module": site.module},
     )
     journal = _metadata(
@@ -78,7 +77,7 @@ def later_arrays(record: Record, name: str, site: Site) -> dict[str, bytes]:
         dtype=np.dtype("<u8"),
         fill_value=0,
         dimension_names=(site.axis, "shard", "entry"),
-        compressors=crc,
+        compressors=zarr_codecs("none"),
     )
     return {name: rows, f"{JOURNAL}/{name}": journal}
 

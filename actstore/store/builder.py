@@ -10,6 +10,7 @@ import numpy as np
 from actstore.errors import ExistingRunError, StoreError
 from actstore.store.arrays import add_request
 from actstore.store.backend import Backend, backend_for, location, put_all
+from actstore.store.codecs import DEFAULT, check_codec
 from actstore.store.columns import ColumnWriter
 from actstore.store.dtypes import stored_dtype
 from actstore.store.folders import (
@@ -158,6 +159,7 @@ class RunBuilder:
         sites: Mapping[str, SiteLike],
         wanted: Mapping[str, Sequence[int]],
         dtype: str,
+        codec: str = DEFAULT,
         shard_rows: int | None = None,
         reserve: bool = True,
     ) -> RunWriter:
@@ -175,10 +177,12 @@ class RunBuilder:
             Layers or blocks of each site to extract.
         dtype : str
             ``float32``, ``float16``, ``bfloat16`` or ``int8``.
+        codec : str
+            ``none`` or ``zstd``.
         shard_rows : int, optional
             Rows of a shard; by default about 1/32 of the run and chunks of at most 64 MB.
         reserve : bool
-            Refuse where the disk has too little room for the rows.
+            Refuse where the disk has too little room for the rows (were none to be compressed).
 
         Raises
         ------
@@ -187,7 +191,7 @@ class RunBuilder:
         """
         if self.n_samples == 0:
             raise StoreError(f"{self._name}: no sample was planned, so there is nothing to store")
-        stored = stored_dtype(dtype)
+        stored, codec = stored_dtype(dtype), check_codec(codec)
         unknown = [site for site in wanted if site not in sites]
         widest = max((sites[site].width for site in wanted if site not in unknown), default=1)
         rows = shard_rows or shard_rows_for(self.n_samples, widest * stored.disk.itemsize)
@@ -206,6 +210,7 @@ class RunBuilder:
                 axes=shared_axes(sites, {}),
                 columns=list(self._columns),
                 content={column.key[prefix:]: column.close() for column in columns},
+                codec=codec,
             )
             record = add_request(self._backend, record, sites, wanted)
             writer = RunWriter(self._backend, record, record.requests[-1], self._lock)

@@ -1,7 +1,8 @@
 """One chunk: its bytes with their checksum, and reading rows of it.
 
 A chunk file is what Zarr's codecs ``bytes`` (little endian) and ``crc32c`` make of it:
-all rows of a shard, padded with NaN to `shard_rows`, then four bytes of CRC-32C.
+all rows of a shard, padded with NaN to `shard_rows`, then four bytes of CRC-32C. With the codec
+``zstd`` the rows are compressed before that, so a chunk is always read whole.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from actstore.errors import CorruptionError
 from actstore.store.backend import Backend
+from actstore.store.codecs import compress, decompress_into, most_bytes
 from actstore.store.dtypes import StoredDtype, from_disk, to_disk
 from actstore.store.journal import Journal
 from actstore.store.layout import chunk_name
@@ -33,12 +35,14 @@ _CACHED_RATE = 4e9
 """Bytes a second: what comes slower than this, and is large enough to tell, is not cached."""
 
 
-def chunk_bytes(shard_rows: int, width: int, dtype: StoredDtype) -> int:
-    """Size of every chunk file of a site."""
-    return shard_rows * (width + dtype.extra) * dtype.disk.itemsize + TRAILER
+def chunk_bytes(shard_rows: int, width: int, dtype: StoredDtype, codec: str) -> int:
+    """Size of every chunk file of a site; with a codec that compresses, the most it can be."""
+    return most_bytes(shard_rows * (width + dtype.extra) * dtype.disk.itemsize, codec) + TRAILER
 
 
-def encode(values: np.ndarray, shard_rows: int, dtype: StoredDtype) -> tuple[np.ndarray, int]:
+def encode(
+    values: np.ndarray, shard_rows: int, dtype: StoredDtype, codec: str
+) -> tuple[np.ndarray, int]:
     """Bytes of a chunk and their CRC-32C.
 
     Parameters
@@ -53,10 +57,14 @@ def encode(values: np.ndarray, shard_rows: int, dtype: StoredDtype) -> tuple[np.
         CRC-32C of all but the last four bytes, which are it.
     """
     rows, width = values.shape
-    data = np.empty(chunk_bytes(shard_rows, width, dtype), np.uint8)
+    data = np.empty(chunk_bytes(shard_rows, width, dtype, "none"), np.uint8)
     items = data[:-TRAILER].view(dtype.disk).reshape(shard_rows, width + dtype.extra)
     to_disk(values, dtype, items[:rows])
     items[rows:] = dtype.fill
+    if codec == "zstd":
+        frame = compress(data[:-TRAILER])
+        data = np.empty(len(frame) + TRAILER, np.uint8)
+        data[:-TRAILER] = np.frombuffer(frame, np.uint8)
     checksum = google_crc32c.value(data[:-TRAILER])
     data[-TRAILER:] = np.frombuffer(checksum.to_bytes(TRAILER, "little"), np.uint8)
     return data, checksum
@@ -90,7 +98,8 @@ class ChunkReader:
     """Reads rows of chunks, each chunk checked against the journal before its first use.
 
     The whole chunk is read and its checksum compared the first time; from then on, as long as
-    the file is the same, only the rows asked for are read (local stores).
+    the file is the same, only the rows asked for are read (local stores). A compressed chunk is
+    read and checked whole each time; a thread keeps the last one that it decompressed.
 
     Parameters
     ----------
@@ -154,8 +163,10 @@ class ChunkReader:
         if root is None:
             data = self._backend.get(key)
             self._check(problem_with(data, nbytes, checksum), site, layer, shard)
-            items = np.frombuffer(data or b"", np.uint8)[:-TRAILER].view(record.stored.disk)
-            return _into(items.reshape(-1, width)[first:stop], out)
+            payload = np.frombuffer(data or b"", np.uint8)[:-TRAILER]
+            if record.codec != "none":
+                payload = self._decompressed(payload, site, layer, shard)
+            return _into(_rows(payload, width, record.stored)[first:stop], out)
         try:
             descriptor = os.open(root / key, os.O_RDONLY)
         except OSError as error:
@@ -167,6 +178,9 @@ class ChunkReader:
             stamp = _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
             self._ahead(site, layer, shard)
             row_bytes = width * record.stored.disk.itemsize
+            if record.codec != "none":
+                plain = self._unpacked(descriptor, stamp, site, layer, shard)
+                return _into(_rows(plain, width, record.stored)[first:stop], out)
             if self._checked.get((site, layer, shard)) == stamp:
                 target = self._buffer((stop - first) * row_bytes) if out is None else _flat(out)
                 self._fill(descriptor, target, first * row_bytes, site, layer, shard)
@@ -194,6 +208,35 @@ class ChunkReader:
         finally:
             os.close(descriptor)
 
+    def _unpacked(
+        self, descriptor: int, stamp: _Stamp, site: str, layer: int, shard: int
+    ) -> np.ndarray:
+        """All bytes of a compressed chunk, as this thread holds them or from its file."""
+        here = (site, layer, shard, stamp)
+        if getattr(self._local, "held", None) == here:
+            return self._local.plain
+        nbytes, checksum = self._journal.entry(site, layer, shard)
+        if stamp.size != nbytes:
+            what = f"the chunk has {stamp.size:,} bytes instead of {nbytes:,}"
+            raise self._error(what, site, layer, shard)
+        packed = self._buffer(nbytes)
+        self._fill(descriptor, packed, 0, site, layer, shard)
+        self._check(problem_with(packed, nbytes, checksum), site, layer, shard)
+        plain = self._decompressed(packed[:-TRAILER], site, layer, shard)
+        self._local.held = here
+        return plain
+
+    def _decompressed(self, payload: np.ndarray, site: str, layer: int, shard: int) -> np.ndarray:
+        """All bytes of a chunk, in memory of this thread, from its checked file."""
+        record, local = self._record, self._local
+        size = record.sites[site].width + record.stored.extra
+        nbytes = record.shard_rows * size * record.stored.disk.itemsize
+        local.held = None
+        if getattr(local, "plain", None) is None or local.plain.nbytes != nbytes:
+            local.plain = np.empty(nbytes, np.uint8)
+        self._check(decompress_into(payload, local.plain), site, layer, shard)
+        return local.plain
+
     def _ahead(self, site: str, layer: int, shard: int) -> None:
         """Have the disk fetch what a thread that reads chunks in order comes to next."""
         local, size, n_shards = self._local, self._record.sites[site].size, self._record.n_shards
@@ -208,9 +251,9 @@ class ChunkReader:
             return
         if not local.waits:
             return
-        nbytes = chunk_bytes(
-            self._record.shard_rows, self._record.sites[site].width, self._record.stored
-        )
+        record = self._record
+        width = record.sites[site].width
+        nbytes = chunk_bytes(record.shard_rows, width, record.stored, record.codec)
         far = here[order] + max(min(_AHEAD_BYTES // nbytes, _AHEAD_FILES), 1)
         for number in range(max(here[order], local.asked) + 1, min(far + 1, size * n_shards)):
             at = divmod(number, n_shards) if order == 0 else divmod(number, size)[::-1]

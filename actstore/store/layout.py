@@ -6,7 +6,7 @@ Format 1 is plain Zarr v3, so that zarr or xarray alone can read it (FORMAT.md h
     <model>/zarr.json                group
     <model>/<corpus>/zarr.json       the run: attribute actstore is its record, digest included
       <site>   (layer|block, sample, feature)   chunk: 1 layer × shard_rows × all features;
-                                     codecs bytes, crc32c; fill NaN; bfloat16 as uint16 bits
+                                     codecs bytes, (zstd,) crc32c; fill NaN; bfloat16 as uint16 bits
                                      with attribute actstore_dtype; int8 has 4 more items a row,
                                      the bytes of its scale (float32, little-endian)
       layer, block                   absolute numbers of the first axes

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from actstore.errors import CorruptionError, KeyMismatchError, StoreError, StoreVersionError
 from actstore.store.backend import Backend
+from actstore.store.codecs import CODECS, DEFAULT
 from actstore.store.dtypes import StoredDtype, stored_dtype
 
 FORMAT = 1
@@ -88,6 +89,8 @@ class Record:
         Proof of each coordinate array, by its key below the run's folder.
     metadata : dict of str to str
         SHA-256 of the metadata file of each array whose chunks come later.
+    codec : str
+        How chunks lie in their files; no part of what the rows follow from.
     """
 
     model: str
@@ -104,6 +107,7 @@ class Record:
     sites: dict[str, Site] = field(default_factory=dict)
     requests: list[dict[str, list[int]]] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
+    codec: str = DEFAULT
 
     @property
     def name(self) -> str:
@@ -151,6 +155,8 @@ class Record:
         fields = {"format": FORMAT, "kind": "run", "n_shards": self.n_shards, **asdict(self)}
         # The labels are the folders' names: written here too, a renamed run would contradict them.
         del fields["model"], fields["corpus"]
+        if self.codec == DEFAULT:
+            del fields["codec"]
         attributes = {"actstore": fields, "coordinates": " ".join(self.columns)}
         fields["digest"] = digest(attributes)
         return group_bytes(attributes)
@@ -164,7 +170,7 @@ class Record:
         CorruptionError
             The bytes are not those that were written.
         StoreVersionError
-            Another version of the format.
+            Another version of the format, or a codec that this one does not know.
         """
         attributes = parse_group(data, name)
         fields = attributes.get("actstore")
@@ -178,6 +184,11 @@ class Record:
                 "a copy, or remove the run and extract it again"
             )
         fields = {k: v for k, v in fields.items() if k not in ("format", "kind", "n_shards")}
+        if fields.get("codec", DEFAULT) not in CODECS:
+            raise StoreVersionError(
+                f"{name} has codec {fields['codec']!r}, and this version of actstore reads "
+                f"{', '.join(CODECS)}: use the version that wrote it, or extract again"
+            )
         sites = {site: Site(**value) for site, value in fields.pop("sites").items()}
         content = {key: Content(**value) for key, value in fields.pop("content").items()}
         model, _, corpus = name.partition("/")

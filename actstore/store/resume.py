@@ -10,6 +10,7 @@ from typing import Any, Literal
 from actstore.errors import CorruptionError
 from actstore.store.arrays import add_request, later_arrays
 from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
+from actstore.store.codecs import check_same_codec
 from actstore.store.folders import (
     check_root,
     clear_leftovers,
@@ -36,6 +37,7 @@ def resume_run(
     wanted: Mapping[str, Sequence[int]],
     sites: Mapping[str, SiteLike],
     dtype: str,
+    codec: str | None = None,
     check: Literal["exists", "full"] = "exists",
     share: Share | None = None,
 ) -> RunWriter | None:
@@ -51,6 +53,8 @@ def resume_run(
         Must equal the stored run's.
     wanted, sites, dtype
         As for `RunBuilder.finish`.
+    codec : str, optional
+        Must be the stored run's, where it is given.
     check : {"exists", "full"}
         How committed chunks are checked: that they are there with their size, or every byte.
     share : Share, optional
@@ -60,7 +64,7 @@ def resume_run(
     Raises
     ------
     KeyMismatchError
-        Saying which entries differ.
+        Saying which entries differ; or the run has another codec.
     LockedError
         Another process is writing it, or one of the share's shards.
     CorruptionError
@@ -84,6 +88,7 @@ def resume_run(
                     clear_plan(backend, name)
                 return None
             request = {site: sorted({int(n) for n in layers}) for site, layers in wanted.items()}
+            check_same_codec(name, record.codec, codec)
             prepared = _Preparation(backend, key, request, sites, dtype, check == "full")
             writer: RunWriter | None
             if share is None:

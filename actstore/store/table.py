@@ -98,6 +98,7 @@ def run_info(stored: StoredRun) -> dict[str, Any]:
             "shard_rows": record.shard_rows,
             "dtype": record.dtype,
             "dtype_error": record.stored.error,
+            "codec": record.codec,
             "nbytes": stored.nbytes,
             "sites": sites,
             "coordinates": list(record.columns),

@@ -76,6 +76,10 @@ class RunWriter:
         return self._record.shard_rows
 
     @property
+    def codec(self) -> str:
+        return self._record.codec
+
+    @property
     def model(self) -> str:
         return self._record.model
 
@@ -102,10 +106,10 @@ class RunWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Size of the chunks that this writer still has to write."""
-        record = self._record
+        """Size of the chunks that this writer still has to write; the most, if compressed."""
+        record, rows = self._record, self._record.shard_rows
         return sum(
-            n * chunk_bytes(record.shard_rows, record.sites[site].width, record.stored)
+            n * chunk_bytes(rows, record.sites[site].width, record.stored, record.codec)
             for site, n in self.pending_chunks.items()
         )
 
@@ -242,7 +246,8 @@ class RunWriter:
         return done
 
     def _put(self, shard: int, site: str, layer: int, values: np.ndarray) -> tuple[int, int]:
-        data, checksum = encode(values, self._record.shard_rows, self._record.stored)
+        record = self._record
+        data, checksum = encode(values, record.shard_rows, record.stored, record.codec)
         key = f"{self.name}/{site}/{chunk_name(layer, shard)}"
         self._backend.put(key, data)
         if (size := self._backend.size(key)) != data.nbytes:

@@ -68,6 +68,7 @@ def planned(
     model: str = "gpt2",
     corpus: str = "wiki",
     dtype: str = "float32",
+    codec: str = "none",
     shard_rows: int | None = 16,
     wanted: dict[str, list[int]] | None = None,
     sites: dict[str, Spec] | None = None,
@@ -85,6 +86,7 @@ def planned(
         sites=sites or SITES,
         wanted=wanted or WANTED,
         dtype=dtype,
+        codec=codec,
         shard_rows=shard_rows,
     )
 
