@@ -293,3 +293,47 @@ def test_a_half_written_store(
     record.write_bytes(whole[record])
     assert run("extract", model_folder, corpus, store, "--shard-rows", 20) == 0
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == whole
+
+
+def test_an_argument_that_cannot_be_read_is_one_line(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run("extract", model_folder, corpus, tmp_path / "s.zarr", "--layers", "0-3")
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'0-3' is not a comma-separated list" in line
+    line = refused(capsys, "extract", model_folder, corpus, tmp_path / "s", "--shard-rows", 0)
+    assert "shard_rows=0" in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_what_is_left_out_of_the_coordinates_is_said(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nested.jsonl"
+    path.write_text('{"text": "one cat", "tags": ["a"], "year": 1}\n')
+    assert run("extract", model_folder, path, tmp_path / "s.zarr") == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert said
+    assert all("field 'tags' is a list" in line for line in said)
+    assert run("info", tmp_path / "s.zarr", "--json") == 0
+    coordinates = json.loads(capsys.readouterr().out)["coordinates"]
+    assert "year" in coordinates
+    assert "tags" not in coordinates
+
+
+def test_corpora_that_share_texts_are_left_out_of_the_transfer(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    part = tmp_path / "part.txt"
+    part.write_text("\n".join(corpus.read_text().splitlines()[:20]))
+    assert run("extract", model_folder, corpus, store) == 0
+    assert run("extract", model_folder, part, store) == 0
+    capsys.readouterr()
+    report = tmp_path / "r.html"
+    assert run("report", store, "tiny-gpt2/cats", "--holdout", 0.25, "-o", report) == 0
+    captured = capsys.readouterr()
+    assert "tiny-gpt2/part shares 20 texts" in captured.err
+    assert "on part" not in captured.out

@@ -10,8 +10,9 @@ import argparse
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from actstore import __version__
 from actstore.cli.extracting import add_extract, add_repair
@@ -42,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.command_line = shlex.join(["actstore", *(sys.argv[1:] if argv is None else argv)])
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
-        return command(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warning_line
+            return command(arguments)
     except ActstoreError as error:
         print(f"actstore: {error}", file=sys.stderr)
         return 2
@@ -59,6 +62,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' explains\n")
+
+
+def _warning_line(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"actstore: warning: {message}", file=sys.stderr)
 
 
 def _quiet_libraries() -> None:
