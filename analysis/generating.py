@@ -28,7 +28,6 @@ import xarray as xr
 
 from actstore.corpus import token_strings
 from actstore.errors import AnalysisError
-from actstore.models.running import quiet
 from analysis import results, stats
 from analysis.comparing import add, confidence_gap
 from analysis.walking import Walk
@@ -104,7 +103,7 @@ def generate(
     length = mean_length or len(ids) + (max_new_tokens - 1) / 2
     steps: list[tuple[Any, ...]] = []
     prompt_length = len(ids)
-    with model._lock, quiet(model.model):
+    with model.exclusive():
         walk = Walk(model, ids, propagate=bridge if cache == "mapped" else None)
         while len(steps) < max_new_tokens and not (steps and steps[-1][0] in stop_ids):
             started = time.perf_counter()
@@ -291,9 +290,9 @@ def _agreement(model: LanguageModel, ids: Sequence[int], start: int) -> float:
 
 def _transformers_seconds(model: LanguageModel, ids: Sequence[int], new: int) -> float:
     """Seconds per token of transformers' greedy generation."""
-    batch = torch.as_tensor([list(ids)], device=model._embedding.weight.device)
+    batch = torch.as_tensor([list(ids)], device=model.device)
     options: dict[str, Any] = {"do_sample": False, "min_new_tokens": new, "max_new_tokens": new}
-    with quiet(model.model):
+    with model.exclusive():
         started = time.perf_counter()
         model.model.generate(batch, attention_mask=torch.ones_like(batch), **options)
         return (time.perf_counter() - started) / new

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from actstore.models.batch import padded
-from actstore.models.running import StopForward, call_with_ids, hooked, quiet
+from actstore.models.running import StopForward, call_with_ids, hooked
 from actstore.models.tensors import hidden_input, hidden_output, rows_of
 from analysis.rerunning import Batch
 
@@ -62,14 +62,14 @@ class Splicer:
 
     def __init__(self, model: LanguageModel, batch: Batch) -> None:
         self.model = model
-        self.stack = model._stack
-        self.inner = model._found.inner
-        self._ids, self._mask = padded(batch.ids, model._pad_id)
+        self.stack = model.stack
+        self.inner = model.inner
+        self._ids, self._mask = padded(batch.ids, model.pad_id)
         self._rows = batch.rows
         self._outputs: dict[tuple[int, str], Any] = {}
         self._running = -1
         self.layers: list[torch.Tensor] = []
-        with model._lock, quiet(model.model):
+        with model.exclusive():
             self._look()
 
     def original(self) -> NDArray[np.float32]:
@@ -87,7 +87,7 @@ class Splicer:
         for block, site in splice.inside:
             if site not in self.inner:
                 raise AnalysisError(f"{self.model.name} has no site {site!r} in block {block}")
-        with self.model._lock, quiet(self.model.model):
+        with self.model.exclusive():
             return self._picked(self._run(splice, start))
 
     def _look(self) -> None:
@@ -194,7 +194,7 @@ class Splicer:
         return final[0]
 
     def _call(self) -> None:
-        device = self.model._embedding.weight.device
+        device = self.model.device
         call_with_ids(self.stack.base, self._ids, self._mask, device)
 
     def _picked(self, states: torch.Tensor) -> NDArray[np.float32]:

@@ -37,7 +37,7 @@ class Walk:
         from transformers import DynamicCache
 
         self.model, self.ids, self.propagate = model, list(ids), propagate
-        self.blocks = model._stack.blocks
+        self.blocks = model.blocks
         self.cache: Any = DynamicCache()
         self.done = [0] * len(self.blocks)
         self.waiting: dict[int, torch.Tensor] = {}
@@ -152,14 +152,14 @@ class Walk:
             self.done = held
 
     def _call(self, ids: Sequence[int], cache: Any) -> None:
-        device = self.model._embedding.weight.device
+        device = self.model.device
         batch = np.array([ids], np.int64)
         options = {self._name: cache, "use_cache": True}
-        call_with_ids(self.model._stack.base, batch, None, device, **options)
+        call_with_ids(self.model.base, batch, None, device, **options)
 
 
 def _cache_name(model: LanguageModel) -> str:
-    taken = inspect.signature(type(model._stack.base).forward).parameters
+    taken = inspect.signature(type(model.base).forward).parameters
     for name in _CACHE_NAMES:
         if name in taken:
             return name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -11,24 +10,21 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
+from actstore.errors import ModelError
 from actstore.models.batch import check_out, flat_rows
 from actstore.models.capture import capture_rows
+from actstore.models.examined import ExaminedModel
 from actstore.models.names import Layers, Names
-from actstore.models.probe import Probed, probe
 from actstore.models.provenance import (
-    default_name,
     library_versions,
     quantisation,
     tokenizer_fingerprint,
     weights_fingerprint,
 )
-from actstore.models.running import quiet
 from actstore.models.sites import SiteSpec
-from actstore.models.structure import checked_part, find_stack, input_embedding
 
 
-class LanguageModel:
+class LanguageModel(ExaminedModel):
     """A model, its tokenizer, and what the load-time probe found out about it.
 
     Parameters
@@ -78,15 +74,11 @@ class LanguageModel:
         origin: Mapping[str, Any] | None = None,
         part: Literal["encoder", "decoder"] | None = None,
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.name = name or default_name(model) + ("-decoder" if part == "decoder" else "")
-        self._part = checked_part(model, part)
+        super().__init__(model, tokenizer, name=name, part=part)
         self._origin = dict(origin or {})
-        self._lock = threading.RLock()
         self._fingerprint: str | None = None
-        found = self._found = self._examine()
-        self.n_blocks = len(self._stack.blocks)
+        found = self._found
+        self.n_blocks = len(self.blocks)
         self.width: int = found.sites["resid"].width
         self.vocab_size: int = found.vocab_size
         self.causal: bool = found.causal
@@ -114,11 +106,6 @@ class LanguageModel:
     def has_head(self) -> bool:
         """Whether the model has a head from states to vocabulary logits."""
         return self._found.head is not None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype the blocks compute in."""
-        return self._found.dtype
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
@@ -223,9 +210,9 @@ class LanguageModel:
             }
             return empty if out is None else dict(out)
         found = self._found
-        with self._lock, quiet(self.model):
+        with self.exclusive():
             states = capture_rows(
-                self._stack,
+                self.stack,
                 found.tail,
                 found.inner,
                 self.sites,
@@ -233,7 +220,7 @@ class LanguageModel:
                 list(input_ids),
                 rows,
                 wanted,
-                pad_id=self._pad_id,
+                pad_id=self.pad_id,
                 dtype=self.dtype,
                 out=None if out is None else {s: torch.from_numpy(out[s]) for s in wanted},
                 at=at,
@@ -275,7 +262,7 @@ class LanguageModel:
                 f"states of shape {hidden.shape} given to decode, expected (n, {width}) for "
                 f"{'final_norm' if normed else f'layer {self.n_blocks}'} of {self.name}"
             )
-        with self._lock, quiet(self.model):
+        with self.exclusive():
             device = found.head_device
             rows = torch.from_numpy(np.ascontiguousarray(hidden)).to(device, self.dtype)
             return found.head(rows if normed else found.tail(rows))
@@ -295,7 +282,7 @@ class LanguageModel:
             if self._part == "decoder":
                 # the same weights as the encoder's, and other states
                 weights = hashlib.sha256(
-                    f"{weights} decoder {self._stack.start}".encode()
+                    f"{weights} decoder {self.stack.start}".encode()
                 ).hexdigest()
             self._fingerprint = weights
         return self._fingerprint
@@ -312,7 +299,7 @@ class LanguageModel:
             "quantisation": quantisation(config),
             **{key: value for key, value in self._origin.items() if value is not None},
             "dtype": str(self.dtype).removeprefix("torch."),
-            "device": str(self._embedding.weight.device),
+            "device": str(self.device),
             "attn_implementation": getattr(config, "_attn_implementation", None),
             "n_blocks": self.n_blocks,
             "width": self.width,
@@ -324,36 +311,3 @@ class LanguageModel:
             "tokenizer_fingerprint": self._tokenizer_fingerprint,
             "versions": library_versions(),
         }
-
-    def _examine(self) -> Probed:
-        model = self.model
-        away = [name for name, weight in model.named_parameters() if weight.device.type == "meta"]
-        if away:
-            raise ModelError(
-                f"{len(away)} weights of {self.name}, first {away[0]}, are offloaded by the device "
-                "map; spread the model over devices that hold it whole"
-            )
-        try:
-            self._stack = find_stack(model, self._part)
-            self._embedding = input_embedding(model, self._stack)
-            self._pad_id = self._choose_pad_id()
-            with quiet(model):
-                return probe(model, self._stack, self._embedding, self._pad_id)
-        except ActstoreError:
-            raise
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise UnsupportedModelError(
-                f"check 'forward' failed: {type(model).__name__} raised {type(error).__name__} "
-                f"on a few token ids: {reason}"
-            ) from error
-
-    def _choose_pad_id(self) -> int:
-        config = self.model.config.get_text_config()
-        known = (
-            getattr(self.tokenizer, "pad_token_id", None),
-            getattr(config, "pad_token_id", None),
-        )
-        size = self._embedding.weight.shape[0]
-        # models that skip pads when they count positions mean their own pad id
-        return next((int(i) for i in reversed(known) if i is not None and 0 <= i < size), 0)

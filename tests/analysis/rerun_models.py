@@ -95,7 +95,7 @@ def make_case(family: str, tokenizer: Any, folder: Path) -> Case:
 
 def layers_of(case: Case, ids: torch.Tensor) -> list[torch.Tensor]:
     """The stream 0…L of one sequence, by hooks on transformers' blocks."""
-    blocks = list(case.model._stack.blocks)
+    blocks = list(case.model.blocks)
     seen: list[torch.Tensor] = []
     handles = [
         blocks[0].register_forward_pre_hook(
@@ -118,7 +118,7 @@ def layers_of(case: Case, ids: torch.Tensor) -> list[torch.Tensor]:
 
 def plain_block(case: Case, block: int, x: torch.Tensor) -> torch.Tensor:
     """One block of transformers on (time, width) states of one whole sequence."""
-    module, extra = case.model._stack.blocks[block], {}
+    module, extra = case.model.blocks[block], {}
     if isinstance(case.hf, hf.LlamaForCausalLM):
         extra["position_embeddings"] = rotary(case, x)
     with torch.inference_mode():
@@ -132,7 +132,7 @@ def rotary(case: Case, x: torch.Tensor) -> Any:
 
 def plain_parts(case: Case, block: int) -> tuple[Any, Any, Any, Any]:
     """ln1, attention, ln2, feed-forward of a block, as functions of (time, width)."""
-    module = case.model._stack.blocks[block]
+    module = case.model.blocks[block]
     if isinstance(case.hf, hf.GPT2LMHeadModel):
         return (
             module.ln_1,
