@@ -83,6 +83,7 @@ def accumulate(
     dtype: str = "float64",
     on_batch: Callable[[int], object] | None = None,
     parts: Parts | None = None,
+    into: Partial | None = None,
 ) -> Partial:
     """Stream row blocks into tiles.
 
@@ -107,6 +108,8 @@ def accumulate(
     parts : Parts, optional
         Keep the statistics of each apart: a batch's rows are sorted by part, and each part's
         multiplied alone.
+    into : Partial, optional
+        What these rows are added to, in place: the share of earlier rows. Default: nothing.
 
     Returns
     -------
@@ -140,7 +143,7 @@ def accumulate(
     scratch = np.empty(max(a * b for a, b in shapes.values()), dtype)
     every = range(1 if parts is None else len(parts))
     diagonal = [tile.row for tile in tiles if tile.diagonal]
-    partial = Partial(
+    partial = into or Partial(
         {(part, tile): np.zeros(shape) for part in every for tile, shape in shapes.items()},
         {(part, row): np.zeros(columns[row].width) for part in every for row in diagonal},
     )
