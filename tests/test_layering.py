@@ -18,7 +18,7 @@ ALLOWED = {
     "store": {"errors"},
     "grams": {"errors", "store"},
     "fitting": {"errors", "store", "grams"},
-    "extraction": {"errors", "corpus", "models", "store"},
+    "extraction": {"errors", "corpus", "models", "store", "grams"},
 }
 
 

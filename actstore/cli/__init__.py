@@ -1,4 +1,4 @@
-"""The command line: ``actstore extract · repair · ls · info · verify · mv · rm · fit · report``.
+"""The command line: ``actstore extract · ls · fit · report · doctor``, and the rest.
 
 A thin layer above both packages, a module for each group of commands. Bad input is one line on
 stderr and exit code 2; an interruption is exit code 130, and what was committed stays.
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from actstore import __version__
 from actstore.cli.extracting import add_extract, add_repair
 from actstore.cli.fitting import add_fit, add_report
+from actstore.cli.helping import add_completion, add_doctor
 from actstore.cli.looking import add_info, add_ls, add_verify
 from actstore.cli.managing import add_mv, add_rm
 from actstore.errors import ActstoreError
@@ -35,11 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 `verify` found problems, `repair` left some, what `extract --dry-run` tells of
-        does not fit, or `rm` was not confirmed; 2 bad input; 130 interrupted.
+        0 done; 1 `verify` or `doctor` found problems, `repair` left some, what
+        `extract --dry-run` tells of does not fit, or `rm` was not confirmed; 2 bad input;
+        130 interrupted.
     """
     _quiet_libraries()
-    arguments = _parser().parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     arguments.command_line = shlex.join(["actstore", *(sys.argv[1:] if argv is None else argv)])
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
@@ -74,7 +76,8 @@ def _quiet_libraries() -> None:
         os.environ.setdefault(name, "error")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line's parser."""
     parser = _Parser(
         prog="actstore",
         description="Store transformer activations on disk, labelled, and study them.",
@@ -91,4 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     add_rm(commands)
     add_fit(commands)
     add_report(commands)
+    add_doctor(commands)
+    add_completion(commands)
     return parser
