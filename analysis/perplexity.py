@@ -1,0 +1,359 @@
+"""Perplexity of a causal model on text, with what each token was allowed to see.
+
+exp of the mean surprisal per token. A number without its context length and stride says little:
+SmolLM2's perplexity on the same text is three times lower with 1,024 tokens of context than
+with a sentence. Both are parameters here, and part of the result.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as student_t
+from tqdm import tqdm
+
+from actstore.corpus import Document, read_corpus
+from actstore.corpus.documents import document_id
+from actstore.corpus.tokens import Encoder
+from actstore.errors import AnalysisError, NonFiniteError
+from actstore.models.batch import padded
+from actstore.models.running import call_with_ids
+from actstore.models.tensors import rows_of
+from analysis import results
+from analysis.stats import Interval
+
+if TYPE_CHECKING:
+    from actstore.models import LanguageModel
+
+BOUNDARIES = ("documents", "concatenated")
+BATCH_TOKENS = 2048
+DECODED = 128 << 20  # bytes of logits at a time
+LEVEL = 0.95
+
+
+def perplexity(
+    model: LanguageModel,
+    documents: Any,
+    *,
+    context: int = 1024,
+    stride: int | None = None,
+    boundaries: str = "documents",
+    bos: str = "tokenizer",
+    cluster: str | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    level: float = LEVEL,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """Perplexity by overlapping windows that score every token of text once.
+
+    A window holds `context` tokens, and the next begins `stride` tokens further. A token is
+    scored in the first window that it is in, so that after a text's first window each is
+    predicted from at least ``context − stride`` tokens before it.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        Causal, with a head.
+    documents : str, path, Corpus, or iterable of str or Document
+        As for `actstore.read_corpus`. ``input_ids`` are taken as they are, with no prefix.
+    context : int
+        Tokens of a window, those of the prefix included.
+    stride : int, optional
+        Default: half of `context`. As large as the window: no overlap, fastest.
+    boundaries : {"documents", "concatenated"}
+        "documents": windows end at the end of a document, and the document's prefix stands in
+        front of each of its windows. "concatenated": all documents, each behind its prefix, are
+        one long text that the windows run through; a document's first tokens then see the end of
+        the one before.
+    bos : str
+        What stands before a text: ``"tokenizer"``, ``"none"``, or a token, as for
+        `actstore.extract`. Without any, a text's first token has nothing to be predicted from and
+        is not scored.
+    cluster : str, optional
+        Metadata whose equal values mark dependent documents; default: each is independent.
+    batch_tokens : int
+        Tokens of one forward pass, padding included.
+    level : float
+        Coverage of the intervals.
+    progress : bool, optional
+
+    Returns
+    -------
+    xarray.Dataset
+        ``nll`` (nats per token) and ``perplexity``, each with ``_low`` and ``_high``:
+        cluster-robust Student t over documents, of the mean and its exponential. By
+        ``document``: ``document_nll`` (nats, summed), ``document_tokens`` (scored), and the
+        coordinate ``cluster``. ``attrs`` has ``context``, ``stride``, ``boundaries``,
+        ``least_context``, ``tokens``. Special tokens are never scored.
+
+    Raises
+    ------
+    AnalysisError
+        A model that is not causal or has no head; a context, stride or boundaries that cannot
+        be; no token to score.
+    NonFiniteError
+        The model gives logits that are NaN or infinite.
+    """
+    stride = max(1, context // 2) if stride is None else stride
+    _check(model, context, stride, boundaries)
+    texts = list(read_corpus(documents))
+    clusters = [_cluster(text, number, cluster) for number, text in enumerate(texts)]
+    windows = list(_windows(model, texts, context, stride, boundaries, bos))
+    sums, counts = _scored(model, windows, len(texts), batch_tokens, progress)
+    mean = ratio(sums, counts, clusters, level=level)
+    dataset = xr.Dataset(
+        {
+            "document_nll": ("document", sums, {"units": "nats"}),
+            "document_tokens": ("document", counts),
+        },
+        coords={
+            "document": [document_id(text, number) for number, text in enumerate(texts)],
+            "cluster": ("document", clusters),
+        },
+    )
+    for end, value in zip(("", "_low", "_high"), mean, strict=True):
+        dataset["nll" + end] = ((), value, {"units": "nats"})
+        dataset["perplexity" + end] = ((), np.exp(value))
+    choices = {"context": context, "stride": stride, "boundaries": boundaries, "bos": bos}
+    dataset.attrs.update(
+        choices,
+        least_context=context - stride,
+        tokens=int(counts.sum()),
+        documents=len(texts),
+        clusters=len(set(clusters)),
+        level=level,
+    )
+    record = results.provenance(
+        "analysis.perplexity.perplexity",
+        model=model,
+        documents=read_corpus(texts).fingerprint(),
+        cluster=cluster,
+        **choices,
+    )
+    return results.label(dataset, "perplexity", model.name, record)
+
+
+def compare(first: xr.Dataset, second: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
+    """How many times the second perplexity is the first, paired by document.
+
+    Parameters
+    ----------
+    first, second : xarray.Dataset
+        What `perplexity` returned for the same documents, tokens, context and stride.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``nll_difference`` (nats per token, second − first) and ``ratio`` (its exponential), with
+        ``_low`` and ``_high``. The documents' own difficulty, which both share, cancels.
+
+    Raises
+    ------
+    AnalysisError
+        The two are not of the same tokens under the same conditions.
+    """
+    for name in ("context", "stride", "boundaries", "bos"):
+        if first.attrs[name] != second.attrs[name]:
+            raise AnalysisError(
+                f"{name} is {first.attrs[name]!r} in one and {second.attrs[name]!r} in the other; "
+                "perplexities are compared under equal conditions"
+            )
+    if not first.document_tokens.equals(second.document_tokens):
+        raise AnalysisError("the two are not of the same documents and tokens; score one text")
+    difference = second.document_nll.values - first.document_nll.values
+    found = ratio(difference, first.document_tokens.values, first.cluster.values, level=level)
+    dataset = xr.Dataset()
+    for end, value in zip(("", "_low", "_high"), found, strict=True):
+        dataset["nll_difference" + end] = ((), value, {"units": "nats"})
+        dataset["ratio" + end] = ((), np.exp(value))
+    return dataset.assign_attrs(level=level, context=first.attrs["context"])
+
+
+def ratio(
+    sums: ArrayLike, counts: ArrayLike, clusters: ArrayLike, *, level: float = LEVEL
+) -> Interval:
+    """Mean per token out of sums per document, with a cluster-robust Student t interval.
+
+    The same as `analysis.stats.mean` of all tokens: what that needs of a cluster is
+    Σ(x − x̄) = S − n x̄.
+
+    Parameters
+    ----------
+    sums : (..., documents) array
+    counts : (documents,) array
+        Tokens in each sum.
+    clusters : (documents,) array
+        Labels of what is dependent.
+
+    Returns
+    -------
+    Interval
+        Ends are NaN with one cluster. Documents without tokens say nothing.
+    """
+    totals, sizes = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+    some = sizes > 0
+    totals, sizes = totals[..., some], sizes[some]
+    _, codes = np.unique(np.asarray(clusters)[some], return_inverse=True)
+    groups = int(codes.max()) + 1
+    n = sizes.sum()
+    centre = totals.sum(axis=-1) / n
+    if groups == 1:
+        return Interval(centre, np.full_like(centre, np.nan), np.full_like(centre, np.nan))
+    apart = totals - centre[..., None] * sizes
+    by_group = np.stack([apart[..., codes == g].sum(axis=-1) for g in range(groups)], axis=-1)
+    error = np.sqrt(groups / (groups - 1) * (by_group**2).sum(axis=-1)) / n
+    spread = float(student_t.ppf((1 + level) / 2, groups - 1)) * error
+    return Interval(centre, centre - spread, centre + spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Ids of one forward pass; which positions are scored, and whose document each is of."""
+
+    ids: NDArray[np.int32]
+    scored: NDArray[np.intp]
+    document: NDArray[np.intp]
+
+
+def _windows(
+    model: LanguageModel,
+    texts: Sequence[Document],
+    context: int,
+    stride: int,
+    boundaries: str,
+    bos: str,
+) -> Iterator[Window]:
+    encoder = Encoder(model.tokenizer, bos, None)
+    encoded = encoder.encode(texts)
+    if boundaries == "concatenated":
+        # what closes a document (SEP) belongs to its own end, where nothing is predicted
+        kept = [slice(0, len(one.ids) - one.suffix) for one in encoded]
+        ids = np.concatenate([one.ids[part] for one, part in zip(encoded, kept, strict=True)])
+        special = np.concatenate(
+            [one.special[part] for one, part in zip(encoded, kept, strict=True)]
+        )
+        owner = np.repeat(np.arange(len(texts)), [part.stop for part in kept])
+        yield from _cut(ids[:0], ids, special, owner, context, stride)
+        return
+    for number, one in enumerate(encoded):
+        text = slice(one.prefix, len(one.ids) - one.suffix)
+        owner = np.full(text.stop - text.start, number)
+        yield from _cut(
+            one.ids[: one.prefix], one.ids[text], one.special[text], owner, context, stride
+        )
+
+
+def _cut(
+    prefix: NDArray[np.int32],
+    text: NDArray[np.int32],
+    special: NDArray[np.bool_],
+    owner: NDArray[np.intp],
+    context: int,
+    stride: int,
+) -> Iterator[Window]:
+    """Overlapping windows over one text, each behind the prefix."""
+    before = len(prefix)
+    room = context - before
+    if stride > room or room < 1:
+        raise AnalysisError(
+            f"stride={stride} with {room} tokens of text in a window of context={context}, of "
+            f"which {before} are the prefix: tokens would be lost; use a stride of at most {room}"
+        )
+    start, done = 0, 0
+    while done < len(text):
+        end = min(start + room, len(text))
+        new = np.arange(done, end)
+        # a token with nothing before it has no prediction
+        new = new[~special[done:end] & (before + new - start > 0)]
+        if len(new):
+            ids = np.concatenate([prefix, text[start:end]])
+            yield Window(ids, before + new - start, owner[new])
+        start, done = start + stride, end
+
+
+def _scored(
+    model: LanguageModel,
+    windows: Sequence[Window],
+    n_documents: int,
+    batch_tokens: int,
+    progress: bool | None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Summed surprisal (nats) and number of scored tokens of each document."""
+    sums, counts = np.zeros(n_documents), np.zeros(n_documents, np.int64)
+    order = sorted(range(len(windows)), key=lambda k: -len(windows[k].ids))
+    if not order:
+        raise AnalysisError("no token to score: every text is empty, or one token with no prefix")
+    with tqdm(
+        total=len(order),
+        desc="perplexity",
+        unit="window",
+        file=sys.stderr,
+        disable=None if progress is None else not progress,
+    ) as bar:
+        while order:
+            longest = len(windows[order[0]].ids)
+            batch = [windows[k] for k in order[: max(1, batch_tokens // longest)]]
+            del order[: len(batch)]
+            surprisal = _surprisal(model, batch)
+            owner = np.concatenate([one.document for one in batch])
+            sums += np.bincount(owner, weights=surprisal, minlength=n_documents)
+            counts += np.bincount(owner, minlength=n_documents)
+            bar.update(len(batch))
+    return sums, counts
+
+
+def _surprisal(model: LanguageModel, batch: Sequence[Window]) -> NDArray[np.float64]:
+    """−log p of each scored token, window after window."""
+    ids, mask = padded([one.ids for one in batch], model.pad_id)
+    width = ids.shape[1]
+    rows = np.concatenate([k * width + one.scored - 1 for k, one in enumerate(batch)])
+    wanted = np.concatenate([one.ids[one.scored] for one in batch]).astype(np.int64)
+    with model.exclusive():
+        output = call_with_ids(model.base, ids, mask, model.device)
+        states = rows_of(output[0])[torch.as_tensor(rows, device=output[0].device)]
+        hidden = (states.float() if states.element_size() < 4 else states).cpu().numpy()
+    found = np.empty(len(rows))
+    step = max(1, DECODED // (4 * model.vocab_size))
+    for begin in range(0, len(rows), step):
+        part = slice(begin, begin + step)
+        logits = torch.from_numpy(model.decode(hidden[part], normed=True))
+        target = torch.from_numpy(wanted[part])[:, None]
+        found[part] = (logits.logsumexp(1) - logits.gather(1, target)[:, 0]).numpy()
+    if not np.isfinite(found).all():
+        raise NonFiniteError(f"{model.name} gives logits that are NaN or infinite")
+    return found
+
+
+def _cluster(document: Document, number: int, key: str | None) -> str:
+    if key is None:
+        return document_id(document, number)
+    value = document.metadata.get(key)
+    if value is None:
+        raise AnalysisError(
+            f"cluster={key!r} asked for, but document {document_id(document, number)} has no such "
+            f"label; it has {', '.join(document.metadata) or 'none'}"
+        )
+    return str(value)
+
+
+def _check(model: LanguageModel, context: int, stride: int, boundaries: str) -> None:
+    if not model.causal or not model.has_head:
+        lacks = "has no language-model head" if model.causal else "is not causal"
+        raise AnalysisError(f"{model.name} {lacks}, so that it has no perplexity")
+    if boundaries not in BOUNDARIES:
+        raise AnalysisError(f"boundaries={boundaries!r}; choose from {BOUNDARIES}")
+    if context < 2 or not 1 <= stride <= context:
+        raise AnalysisError(
+            f"context={context}, stride={stride}; expected context ≥ 2 and 1 ≤ stride ≤ context"
+        )
+    if model.max_length is not None and context > model.max_length:
+        raise AnalysisError(
+            f"context={context} asked for, but {model.name} has {model.max_length} positions"
+        )
