@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from actstore import __version__
 from actstore.errors import GramError
+from actstore.grams.arithmetic import Recipe
 from actstore.grams.caching import cache_group, cache_key
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import Partial, accumulate
@@ -57,7 +58,8 @@ def compute_gram(
         )
     shift = first_means(run, plan.columns, run.row_blocks(plan.block_rows)[0])
     with _ticks(plan, progress, client) as tick:
-        whole = _run_pass(run, plan, 0, shift, parts, client, tick)
+        recipe = Recipe(shift, plan.dtype, parts=parts)
+        whole = run_tasks(run, plan, plan.of_pass(0), recipe, client, tick)
     return _assemble(run, plan, whole, shift, parts)
 
 
@@ -83,34 +85,34 @@ def compute_tiled(
         for number in range(plan.passes):
             own = [tile for task in plan.of_pass(number) for tile in task.tiles]
             if not tiles.has(own):
-                tiles.write(_run_pass(run, plan, number, shift, None, client, tick))
+                recipe = Recipe(shift, plan.dtype)
+                tiles.write(run_tasks(run, plan, plan.of_pass(number), recipe, client, tick))
             elif tick is not None:
                 tick(len(own) * run.n_samples)
     return tiles.finish(run, provenance_of(run, plan.dtype), {"key": key})
 
 
-def _run_pass(
+def run_tasks(
     run: RowSource,
     plan: Plan,
-    number: int,
-    shift: dict[int, np.ndarray],
-    parts: Parts | None,
+    tasks: Sequence[Task],
+    recipe: Recipe,
     client: Any,
     tick: Callable[[int], object] | None,
 ) -> Partial:
-    """One pass's tiles, added up over row ranges."""
-    tasks = [
+    """The tiles of some tasks, added up over row ranges."""
+    delayed = [
         dask.delayed(_run_task, pure=False, traverse=False)(
-            run, plan.columns, task, plan.block_rows, shift, plan.dtype, tick, parts
+            run, plan.columns, task, plan.block_rows, recipe, tick
         )
-        for task in plan.of_pass(number)
+        for task in tasks
     ]
     if client is not None:
-        results = client.gather(client.compute(tasks))
+        results = client.gather(client.compute(delayed))
     else:
         with one_blas_thread():
             results = dask.compute(
-                *tasks, scheduler="threads", num_workers=plan.workers, optimize_graph=False
+                *delayed, scheduler="threads", num_workers=plan.workers, optimize_graph=False
             )
     whole: Partial = results[0]
     for other in results[1:]:
@@ -137,14 +139,12 @@ def _run_task(
     columns: Columns,
     task: Task,
     block_rows: int,
-    shift: dict[int, np.ndarray],
-    dtype: str,
+    recipe: Recipe,
     tick: Callable[[int], object] | None,
-    parts: Parts | None,
 ) -> Partial:
     blocks = run.row_blocks(block_rows)[task.first : task.stop]
     on_batch = None if tick is None else partial(_tick, tick, len(task.tiles))
-    return accumulate(run, columns, task.tiles, blocks, shift, block_rows, dtype, on_batch, parts)
+    return accumulate(run, columns, task.tiles, blocks, recipe, block_rows, on_batch)
 
 
 def _tick(tick: Callable[[int], object], tiles: int, rows: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import NonFiniteError
+from actstore.grams.arithmetic import Arithmetic, NumpyArithmetic, Recipe
 from actstore.grams.columns import Column, Columns
 from actstore.grams.parts import Parts
 from actstore.grams.source import RowSource
@@ -78,11 +79,9 @@ def accumulate(
     columns: Columns,
     tiles: Sequence[Tile],
     blocks: Sequence[Any],
-    shift: Mapping[int, np.ndarray],
+    recipe: Recipe,
     batch_rows: int,
-    dtype: str = "float64",
     on_batch: Callable[[int], object] | None = None,
-    parts: Parts | None = None,
     into: Partial | None = None,
 ) -> Partial:
     """Stream row blocks into tiles.
@@ -98,16 +97,13 @@ def accumulate(
     tiles : sequence of Tile
         Each is written by this call alone.
     blocks : sequence of row blocks
-    shift : mapping from column number to (width,) float64
+    recipe : Recipe
+        What is done to the rows; with parts, a batch's rows are sorted by part, and each part's
+        multiplied alone.
     batch_rows : int
         Most rows multiplied at once; neighbouring blocks are put together up to it.
-    dtype : {"float64", "float32"}
-        Of the products.
     on_batch : callable, optional
         Told the number of rows done, batch by batch; what it raises ends the work.
-    parts : Parts, optional
-        Keep the statistics of each apart: a batch's rows are sorted by part, and each part's
-        multiplied alone.
     into : Partial, optional
         What these rows are added to, in place: the share of earlier rows. Default: nothing.
 
@@ -128,7 +124,6 @@ def accumulate(
     batches = batched(blocks, batch_rows)
     rows = max((sum(map(_n_rows, batch)) for batch in batches), default=0)
     raw = [np.empty((rows, columns[k].width), READ_AS[run.dtype]) for k in needed]
-    buffer = np.empty((rows, int(ends[-1])), dtype)
 
     def read(batch: Sequence[Any]) -> int:
         at = 0
@@ -139,14 +134,18 @@ def accumulate(
             at = end
         return at
 
-    shapes = {tile: (columns[tile.row].width, span[tile].stop - span[tile].start) for tile in tiles}
-    scratch = np.empty(max(a * b for a, b in shapes.values()), dtype)
-    every = range(1 if parts is None else len(parts))
-    diagonal = [tile.row for tile in tiles if tile.diagonal]
+    every = range(1 if recipe.parts is None else len(recipe.parts))
+    diagonal = {tile.row for tile in tiles if tile.diagonal}
     partial = into or Partial(
-        {(part, tile): np.zeros(shape) for part in every for tile, shape in shapes.items()},
+        {
+            (part, tile): np.zeros((columns[tile.row].width, span[tile].stop - span[tile].start))
+            for part in every
+            for tile in tiles
+        },
         {(part, row): np.zeros(columns[row].width) for part in every for row in diagonal},
     )
+    widest = max(columns[k].width for k in needed)
+    arithmetic = _arithmetic(recipe, rows, int(ends[-1]), widest, partial.tiles)
     # Of what is not finite, the owner of the diagonal tells with its place.
     with (
         one_blas_thread(),
@@ -157,29 +156,33 @@ def accumulate(
         for number, batch in enumerate(batches):
             assert ahead is not None
             n = ahead.result()
-            order, shares = _by_part(batch, parts)
+            order, shares = _by_part(batch, recipe.parts)
+            weights = _weights(batch, recipe.weights, order)
             for k, values in zip(needed, raw, strict=True):
                 rows_of = values[:n] if order is None else values[order]
-                np.subtract(rows_of, shift[k], out=buffer[:n, place[k]], casting="same_kind")
-            for part, share in shares:
-                for k in diagonal:
-                    found = np.add.reduce(buffer[share, place[k]], axis=0, dtype=np.float64)
-                    if not np.isfinite(found).all():
+                summed = shares if k in diagonal else []
+                found = arithmetic.load(k, place[k], rows_of, weights, [s for _, s in summed])
+                for (part, _), part_sum in zip(summed, found, strict=True):
+                    if not np.isfinite(part_sum).all():
                         raise _non_finite(run, columns[k], batch)
-                    partial.sums[part, k] += found
+                    partial.sums[part, k] += part_sum
             if number + 1 < len(batches):
                 ahead = reader.submit(read, batches[number + 1])
             for tile in tiles:
-                height, width = shapes[tile]
-                product = scratch[: height * width].reshape(height, width)
                 for part, share in shares:
-                    total = partial.tiles[part, tile]
-                    left = buffer[share, place[tile.row]]
-                    np.matmul(left.T, buffer[share, span[tile]], out=product)
-                    np.add(total, product, out=total)
+                    arithmetic.multiply((part, tile), place[tile.row], span[tile], share)
             if on_batch is not None:
                 on_batch(n)
+    partial.tiles = arithmetic.totals()
     return partial
+
+
+def _arithmetic(recipe: Recipe, *sizes: Any) -> Arithmetic:
+    if recipe.device is None:
+        return NumpyArithmetic(recipe, *sizes)
+    from actstore.grams.torch_arithmetic import TorchArithmetic
+
+    return TorchArithmetic(recipe, *sizes)
 
 
 def batched(blocks: Sequence[Any], rows: int) -> list[list[Any]]:
@@ -209,6 +212,16 @@ def _by_part(
     return order, [
         (int(p), slice(int(a), int(b))) for p, a, b in zip(found, starts, ends, strict=True)
     ]
+
+
+def _weights(
+    batch: Sequence[Any], weights: np.ndarray | None, order: np.ndarray | None
+) -> np.ndarray | None:
+    """The weights of a batch's rows, in their order."""
+    if weights is None:
+        return None
+    found = np.concatenate([weights[block.out] for block in batch])
+    return found if order is None else found[order]
 
 
 def _n_rows(block: Any) -> int:

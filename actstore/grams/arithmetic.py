@@ -1,0 +1,130 @@
+"""What the kernel computes with, in numpy: rows shifted, turned and weighted, then multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from actstore.grams.parts import Parts
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How rows become moments.
+
+    Attributes
+    ----------
+    shift : mapping from column number to (width,) float64
+        Subtracted from the rows in float64.
+    dtype : {"float64", "float32"}
+        Of the products; they are added up in float64 either way.
+    bases : mapping from column number to (width, width) float64, optional
+        What the shifted rows are multiplied with, in float64, before the products; moments are
+        then in these coordinates, sums are not.
+    weights : (n_samples,) float64, optional
+        How often each row in view counts.
+    parts : Parts, optional
+        Statistics of each are kept apart.
+    device : str, optional
+        A torch device that computes; numpy does where none is given.
+    """
+
+    shift: Mapping[int, np.ndarray]
+    dtype: str = "float64"
+    bases: Mapping[int, np.ndarray] | None = None
+    weights: np.ndarray | None = None
+    parts: Parts | None = None
+    device: str | None = None
+
+
+class Arithmetic(Protocol):
+    """Rows of a batch side by side, and running totals of their products."""
+
+    def load(
+        self,
+        k: int,
+        place: slice,
+        rows: np.ndarray,
+        weights: np.ndarray | None,
+        shares: Sequence[slice],
+    ) -> list[np.ndarray]:
+        """Put a batch's rows of column k at its place, weighted by √w; gives Σ w (z − shift),
+        (width,) float64, of each share of the rows."""
+
+    def multiply(self, key: Any, left: slice, right: slice, share: slice) -> None:
+        """Add the product of two places, over some of the rows, to a total."""
+
+    def totals(self) -> dict[Any, np.ndarray]:
+        """All totals, in float64."""
+
+
+class NumpyArithmetic:
+    """Numpy's, its buffers allocated once: fresh pages cost more than the products of few rows.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    rows : int
+        Most rows of a batch.
+    width : int
+        Of all places together.
+    widest : int
+        Of a single column block.
+    totals : mapping from key to (height, width) float64
+        What the products are added to, in place.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rows: int,
+        width: int,
+        widest: int,
+        totals: Mapping[Any, np.ndarray],
+    ) -> None:
+        self._recipe = recipe
+        self._buffer = np.empty((rows, width), recipe.dtype)
+        self._scratch = np.empty(max(total.size for total in totals.values()), recipe.dtype)
+        self._totals = dict(totals)
+        self._shifted = self._turned = np.empty(0)
+        if recipe.bases is not None:
+            self._shifted, self._turned = np.empty(rows * widest), np.empty(rows * widest)
+
+    def load(
+        self,
+        k: int,
+        place: slice,
+        rows: np.ndarray,
+        weights: np.ndarray | None,
+        shares: Sequence[slice],
+    ) -> list[np.ndarray]:
+        """Of `Arithmetic`."""
+        n, width = rows.shape
+        out, shift = self._buffer[:n, place], self._recipe.shift[k]
+        if self._recipe.bases is None:
+            values = np.subtract(rows, shift, out=out, casting="same_kind")
+        else:
+            values = np.subtract(rows, shift, out=self._shifted[: n * width].reshape(n, width))
+        if weights is None:
+            sums = [np.add.reduce(values[share], axis=0, dtype=np.float64) for share in shares]
+        else:
+            sums = [weights[share] @ values[share].astype(np.float64) for share in shares]
+            values *= np.sqrt(weights)[:, None]
+        if self._recipe.bases is not None:
+            turned = self._turned[: n * width].reshape(n, width)
+            out[:] = np.matmul(values, self._recipe.bases[k], out=turned)
+        return sums
+
+    def multiply(self, key: Any, left: slice, right: slice, share: slice) -> None:
+        """Of `Arithmetic`."""
+        total = self._totals[key]
+        product = self._scratch[: total.size].reshape(total.shape)
+        np.matmul(self._buffer[share, left].T, self._buffer[share, right], out=product)
+        np.add(total, product, out=total)
+
+    def totals(self) -> dict[Any, np.ndarray]:
+        """Of `Arithmetic`."""
+        return self._totals

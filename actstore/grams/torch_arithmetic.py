@@ -1,0 +1,104 @@
+"""What the kernel computes with, in torch: the same steps on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from actstore.errors import GramError, MissingDependencyError
+from actstore.grams.arithmetic import Recipe
+
+
+def check_device(device: str) -> None:
+    """Whether torch can compute there.
+
+    Raises
+    ------
+    GramError
+        No such device, or one without float64.
+    MissingDependencyError
+        torch is not installed.
+    """
+    torch = _torch()
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        reason = str(error).strip().splitlines()[0]
+        raise GramError(
+            f"device={device!r} cannot add up float64 numbers here ({reason}): choose one of "
+            f"{', '.join(there)}, or None for numpy"
+        ) from None
+
+
+class TorchArithmetic:
+    """Torch's: rows are shifted, turned, multiplied and added up on the device, with the dtypes
+    of `NumpyArithmetic`; what comes back is numpy."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rows: int,
+        width: int,
+        widest: int,
+        totals: Mapping[Any, np.ndarray],
+    ) -> None:
+        assert recipe.device is not None
+        check_device(recipe.device)
+        torch = _torch()
+        self._torch = torch
+        self._dtype = getattr(torch, recipe.dtype)
+        self._device = torch.device(recipe.device)
+        self._shift = {k: self._put(shift) for k, shift in recipe.shift.items()}
+        self._bases = None
+        if recipe.bases is not None:
+            self._bases = {k: self._put(basis) for k, basis in recipe.bases.items()}
+        self._buffer = torch.empty((rows, width), dtype=self._dtype, device=self._device)
+        self._totals = {key: self._put(total) for key, total in totals.items()}
+
+    def load(
+        self,
+        k: int,
+        place: slice,
+        rows: np.ndarray,
+        weights: np.ndarray | None,
+        shares: Sequence[slice],
+    ) -> list[np.ndarray]:
+        """Of `Arithmetic`."""
+        values = self._put(rows).double() - self._shift[k]
+        if self._bases is None:
+            values = values.to(self._dtype).double()
+        if weights is None:
+            sums = [values[share].sum(dim=0) for share in shares]
+        else:
+            counts = self._put(weights)
+            sums = [counts[share] @ values[share] for share in shares]
+            values *= counts.sqrt()[:, None]
+        if self._bases is not None:
+            values = values @ self._bases[k]
+        self._buffer[: len(rows), place] = values
+        return [part.cpu().numpy() for part in sums]
+
+    def multiply(self, key: Any, left: slice, right: slice, share: slice) -> None:
+        """Of `Arithmetic`."""
+        self._totals[key] += self._buffer[share, left].T @ self._buffer[share, right]
+
+    def totals(self) -> dict[Any, np.ndarray]:
+        """Of `Arithmetic`."""
+        return {key: total.cpu().numpy() for key, total in self._totals.items()}
+
+    def _put(self, values: np.ndarray) -> Any:
+        return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingDependencyError(
+            "device=... computes with torch, which is not installed: pip install torch, or leave "
+            "device out"
+        ) from None
+    return torch
