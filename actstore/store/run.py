@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -21,6 +21,9 @@ from actstore.store.stored import StoredRun
 from actstore.store.table import html_table, run_info, run_row, run_text
 from actstore.store.verify import Problem, verify
 from actstore.store.view import View
+
+if TYPE_CHECKING:
+    from actstore.store.to_torch import Minibatches
 
 
 class Run(View):
@@ -157,6 +160,93 @@ class Run(View):
             raise ValueError(f"out is {out.dtype} {out.shape}, expected {memory} {shape}")
         read_block(self.stored, site, layer, block, out)
         return out
+
+    def to_torch(
+        self,
+        site: str = "resid",
+        layers: int | slice | Sequence[int] | None = None,
+        *,
+        batch_size: int = 4096,
+        mixed: bool = False,
+        shuffle: bool = True,
+        buffer: int | None = None,
+        lanes: int = 1,
+        seed: int = 0,
+        epoch: int = 0,
+        dtype: Any = None,
+        coordinates: Sequence[str] = (),
+        drop_last: bool = False,
+    ) -> Minibatches:
+        """A torch dataset of minibatches, each row once an epoch, for training on the store.
+
+        Parameters
+        ----------
+        site : str
+        layers : int, slice or sequence of int, optional
+            As for ``sel``; default: all in view.
+        batch_size : int
+            Rows of a batch.
+        mixed : bool
+            A row is one layer of one sample, and a batch has rows of all layers mixed. Otherwise
+            a row is a sample, with all its layers.
+        shuffle : bool
+            Chunks come in random order, and the rows of several chunks are mixed in a buffer.
+            Otherwise rows keep their order.
+        buffer : int, optional
+            Rows that are mixed; a run of no more than these is shuffled as a whole. Default:
+            what 256 MiB hold. Another such buffer is filled while one is used.
+        lanes : int
+            Buffers that batches come from in turn. As many as worker processes (or a multiple)
+            let each worker read only chunks of its own; otherwise all of them read all.
+        seed, epoch : int
+            The order follows from these, the rows in view and the parameters above; not from
+            the number of workers, how they are started, or where an iteration began.
+        dtype : torch.dtype or str, optional
+            Default: float16 where it is stored so, else float32.
+        coordinates : sequence of str
+            Sample coordinates to have in the batches.
+        drop_last : bool
+            Leave out the last batch of an epoch where it is smaller than the others.
+
+        Returns
+        -------
+        Minibatches
+            An ``IterableDataset`` of dicts: ``activations`` (layers, rows, width), or (rows,
+            width) for one layer given as an int or mixed layers; ``layer`` (layers,), or (rows,)
+            for mixed ones; ``sample`` and ``row`` (rows,), the numbers of the samples in the
+            whole run and in this view of it; the coordinates, as tensors, strings as lists.
+            ``set_epoch`` chooses the epoch, ``state_dict`` and ``load_state_dict`` keep the
+            position within it.
+
+        Raises
+        ------
+        SelectionError, SiteError
+            Nothing of that site, layer or coordinate in view, or parameters that do not fit.
+
+        Examples
+        --------
+        >>> data = run.to_torch(layers=6, batch_size=4096, lanes=4)  # doctest: +SKIP
+        >>> loader = torch.utils.data.DataLoader(  # doctest: +SKIP
+        ...     data, batch_size=None, num_workers=4
+        ... )
+        """
+        from actstore.store.to_torch import Minibatches
+
+        return Minibatches(
+            self,
+            site,
+            layers,
+            mixed=mixed,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            buffer=buffer,
+            lanes=lanes,
+            seed=seed,
+            epoch=epoch,
+            dtype=dtype,
+            coordinates=coordinates,
+            drop_last=drop_last,
+        )
 
     def input_ids(self, sequence_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Token ids (int32) that were run, by sequence number."""
