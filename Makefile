@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: demo test lint bench assets clean
+.PHONY: demo test lint bench reference assets clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -29,5 +29,10 @@ lint: $(STAMP)
 bench: assets
 	$(BIN)/python -m benchmarks
 
+reference: $(STAMP)
+	$(BIN)/python -m pdoc --docformat numpy --output-directory reference \
+		actstore actstore.corpus actstore.errors actstore.extraction actstore.fitting actstore.grams \
+		actstore.models actstore.store analysis
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) reference build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
