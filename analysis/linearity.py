@@ -117,13 +117,13 @@ def scores(
         check_held_out(source, judge)
     names = [*NAMES, *(HELD_OUT if judge is not None else ())]
     found: dict[tuple[int, int], stats.Interval] = {}
-    groups: list[int] = []
+    groups = 0
     division = row_parts(source, cluster, parts, seed)
     judging = row_parts(judge, cluster, parts, seed) if judge is not None else None
     chosen = windows(source, pairs, site, division, memory, progress)
     for window in chosen:
         _warn_if_short(window)
-        groups = [part.n for part in window.moments.parts]
+        groups = len(window.moments.parts)
         values = _intervals(window, orthogonal)
         if judge is not None:
             beside = held_out_statistics(window, judge, site, judging, LEVEL, progress)
@@ -136,7 +136,7 @@ def scores(
         "samples": source.n if isinstance(source, Gram) else source.n_samples,
         "dropped": dropped,
         "first_token": first_token if isinstance(first_token, str) else f"drop {first_token}",
-        "parts": len(groups),
+        "parts": groups,
         "cluster": "part" if isinstance(on, Gram) else cluster or "sample",
         "level": LEVEL,
     }
