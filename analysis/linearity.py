@@ -129,7 +129,7 @@ def scores(
             beside = held_out_statistics(window, judge, site, judging, LEVEL, progress)
             values = {pair: _joined(values[pair], beside[pair]) for pair in values}
         found.update(values)
-    dataset = _table(found, names, pairs == "adjacent")
+    dataset = tabulate(found, names, pairs == "adjacent")
     dropped = 0 if isinstance(on, Gram) else on.n_samples - source.n_samples  # type: ignore[union-attr]
     model, corpus = _names(source)
     dataset.attrs = {
@@ -198,12 +198,12 @@ def replicates(window: Window, orthogonal: bool) -> dict[tuple[int, int], Floats
 def _intervals(window: Window, orthogonal: bool) -> dict[tuple[int, int], stats.Interval]:
     sizes = [part.n for part in window.moments.parts]
     return {
-        pair: _bounded(jackknife.interval(values[0], values[1:], sizes, level=LEVEL))
+        pair: bounded(jackknife.interval(values[0], values[1:], sizes, level=LEVEL))
         for pair, values in replicates(window, orthogonal).items()
     }
 
 
-def _bounded(interval: stats.Interval) -> stats.Interval:
+def bounded(interval: stats.Interval) -> stats.Interval:
     """Shares lie between 0 and 1, and so do the ends of their intervals; a ratio is positive."""
     upper = np.array([1.0, 1.0, 1.0, np.inf])
     return stats.Interval(
@@ -215,9 +215,10 @@ def _joined(first: stats.Interval, second: stats.Interval) -> stats.Interval:
     return stats.Interval(*(np.concatenate(ends) for ends in zip(first, second, strict=True)))
 
 
-def _table(
+def tabulate(
     found: dict[tuple[int, int], stats.Interval], names: Sequence[str], adjacent: bool
 ) -> xr.Dataset:
+    """Statistics of pairs, in the order of `names`, as variables with ``_low`` and ``_high``."""
     pairs = sorted(found)
     data: dict[str, Any] = {}
     sources, targets = sorted({x for x, _ in pairs}), sorted({y for _, y in pairs})
