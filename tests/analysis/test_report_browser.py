@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from html import escape
 from pathlib import Path
 
 import pytest
+from browser import looked_at, needs_browser
 from test_report import example_results
 
 from analysis import report
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
+pytestmark = needs_browser
 
 PROBE = """
-<script>
 addEventListener("load", () => {
   const root = document.documentElement;
   for (const fold of document.querySelectorAll("details")) fold.open = true;
@@ -40,10 +34,6 @@ addEventListener("load", () => {
   };
   root.dataset.said = JSON.stringify(said);
 });
-</script>
-"""
-CATCH = """
-<script>window.problems = []; addEventListener("error", e => problems.push(e.message));</script>
 """
 
 
@@ -53,40 +43,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return report.build(path, example_results(), command="actstore report").read_text("utf-8")
 
 
-def looked_at(html: str, folder: Path, width: int, *options: str) -> tuple[dict, str]:
-    """What the probe said inside a frame of that width, and what the browser printed."""
-    import json
-
-    probed = html.replace("<head>", "<head>" + CATCH, 1).replace("</body>", PROBE + "</body>", 1)
-    assert probed.count("<script>") == html.count("<script>") + 2
-    outer = folder / "outer.html"
-    outer.write_text(
-        "<!doctype html><title>frame</title>"
-        f'<iframe id="f" width="{width}" height="900" style="border:0" srcdoc="{escape(probed)}">'
-        "</iframe><script>document.getElementById('f').onload = e => { document.title = "
-        "e.target.contentDocument.documentElement.dataset.said; };</script>",
-        "utf-8",
-    )
-    done = subprocess.run(
-        [
-            str(BROWSER),
-            *("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
-            *(f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", *options),
-            *("--virtual-time-budget=5000", "--dump-dom", outer.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    title = re.search(r"<title>(\{.*?\})</title>", done.stdout, re.S)
-    assert title, done.stdout[:500] + done.stderr[-500:]
-    return json.loads(title[1].replace("&amp;", "&")), done.stderr
-
-
 @pytest.mark.parametrize("width", [360, 1200])
 def test_the_page_fits_and_its_tables_sort(page: str, tmp_path: Path, width: int) -> None:
-    said, printed = looked_at(page, tmp_path, width)
+    said, printed = looked_at(page, PROBE, tmp_path, width)
     assert said["errors"] == []
     assert "CONSOLE" not in printed
     assert said["width"] == width
@@ -98,8 +57,8 @@ def test_the_page_fits_and_its_tables_sort(page: str, tmp_path: Path, width: int
 
 
 def test_the_page_is_dark_where_the_reader_is(page: str, tmp_path: Path) -> None:
-    light, _ = looked_at(page, tmp_path, 800)
-    dark, _ = looked_at(page, tmp_path, 800, "--blink-settings=preferredColorScheme=0")
+    light, _ = looked_at(page, PROBE, tmp_path, 800)
+    dark, _ = looked_at(page, PROBE, tmp_path, 800, "--blink-settings=preferredColorScheme=0")
 
     def brightness(colour: str) -> int:
         return sum(map(int, re.findall(r"\d+", colour)[:3]))
@@ -110,6 +69,6 @@ def test_the_page_is_dark_where_the_reader_is(page: str, tmp_path: Path) -> None
 
 def test_an_error_on_the_page_would_be_seen(page: str, tmp_path: Path) -> None:
     broken = page.replace("</body>", "<script>nowhere.to_be_found();</script></body>")
-    said, printed = looked_at(broken, tmp_path, 800)
+    said, printed = looked_at(broken, PROBE, tmp_path, 800)
     assert said["errors"]
     assert "CONSOLE" in printed
