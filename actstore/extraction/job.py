@@ -112,8 +112,13 @@ def check_versions(run: Run, info: dict[str, Any]) -> None:
         )
 
 
+def sampling_options() -> list[str]:
+    """Fields of a Sampling that are given by name beside ``positions``."""
+    return [field.name for field in fields(Sampling) if field.name != "positions"]
+
+
 def _sampling(positions: Any, options: dict[str, Any]) -> Sampling:
-    known = [field.name for field in fields(Sampling) if field.name != "positions"]
+    known = sampling_options()
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise TypeError(

@@ -1,7 +1,6 @@
 """Activations straight from the forward pass, for what needs no store: rows made as they are read.
 
-with forward_rows("openai-community/gpt2", "wiki.txt") as rows:
-    gram = actstore.gram(rows)
+``actstore.gram(model, corpus)`` is made of these.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
-from actstore.errors import SelectionError
+from actstore.errors import GramError, SelectionError
 from actstore.extraction.computing import Memory, ShardWork, tokens_of_a_batch
 from actstore.extraction.job import Job, make_job
 from actstore.extraction.planning import write_plan
@@ -38,6 +39,10 @@ def forward_rows(
     tokenizer: Any = None,
     batch_tokens: int | None = None,
     shard_rows: int | None = None,
+    model_name: str | None = None,
+    corpus_name: str | None = None,
+    folder: str | PathLike[str] | None = None,
+    passes: int = 1,
     **sampling: Any,
 ) -> Iterator[ForwardRows]:
     """Rows that the model computes when they are read, equal to those that a store would hold.
@@ -47,8 +52,14 @@ def forward_rows(
 
     Parameters
     ----------
-    model, corpus, sites, layers, positions, dtype, tokenizer, batch_tokens, shard_rows, **sampling
+    model, corpus, sites, layers, positions, dtype, tokenizer, batch_tokens, shard_rows
+    model_name, corpus_name, **sampling
         As for :func:`actstore.extract`; values are rounded to `dtype` as a store rounds them.
+    folder : str or Path, optional
+        Where what is computed from the rows is kept, as a store keeps it beside a run; made where
+        it is not there.
+    passes : int
+        How often the rows may be gone through.
 
     Yields
     ------
@@ -59,7 +70,11 @@ def forward_rows(
     ------
     ModelError, CorpusError, SamplingError, SiteError
         As extraction would.
+    GramError
+        `passes` is less than 1.
     """
+    if passes < 1:
+        raise GramError(f"passes={passes}: the model goes over the corpus at least once")
     job = make_job(
         model,
         corpus,
@@ -67,15 +82,19 @@ def forward_rows(
         layers=layers,
         positions=positions,
         dtype=dtype,
-        model_name=None,
-        corpus_name=None,
+        model_name=model_name,
+        corpus_name=corpus_name,
         tokenizer=tokenizer,
         sampling=sampling,
     )
-    with tempfile.TemporaryDirectory(prefix="actstore-plan-") as folder:
-        place = Path(folder) / "s.zarr"
-        with write_plan(job, place, shard_rows=shard_rows, dry=True) as writer:
-            yield ForwardRows(job, writer, tokens_of_a_batch(job.model, batch_tokens))
+    tokens = tokens_of_a_batch(job.model, batch_tokens)
+    with tempfile.TemporaryDirectory(prefix="actstore-plan-") as place:
+        plan = Path(place) / "s.zarr"
+        with write_plan(job, plan, shard_rows=shard_rows, dry=True) as writer:
+            if folder is None:
+                yield ForwardRows(job, writer, tokens, passes)
+            else:
+                yield KeptForwardRows(job, writer, tokens, passes, Path(folder))
 
 
 @dataclass(frozen=True)
@@ -95,11 +114,14 @@ class ForwardRows:
     sequential : bool
         Rows are best read once, in order, all layers of a block together: a reader that comes
         back to an earlier shard has it computed again.
+    passes : int
+        How often they may be gone through.
     """
 
     sequential = True
 
-    def __init__(self, job: Job, writer: RunWriter, batch_tokens: int) -> None:
+    def __init__(self, job: Job, writer: RunWriter, batch_tokens: int, passes: int = 1) -> None:
+        self.passes = passes
         self._job = job
         self._writer = writer
         self._batch_tokens = batch_tokens
@@ -121,6 +143,12 @@ class ForwardRows:
     def dtype(self) -> str:
         """Number format that values are rounded to."""
         return self._job.dtype
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the shard that memory holds."""
+        widths = sum(self.width(site) * len(layers) for site, layers in self.sites.items())
+        return widths * self._writer.shard_rows * self._job.model.row_dtype.itemsize
 
     def width(self, site: str) -> int:
         """Features of a site's rows."""
@@ -190,3 +218,31 @@ class ForwardRows:
         return work.compute(
             self._job.model, self._job.wanted, self._batch_tokens, self._memory, lambda _: None
         )
+
+
+class KeptForwardRows(ForwardRows):
+    """Rows from the forward pass, with a folder for what is computed from them."""
+
+    def __init__(
+        self, job: Job, writer: RunWriter, batch_tokens: int, passes: int, folder: Path
+    ) -> None:
+        super().__init__(job, writer, batch_tokens, passes)
+        self._folder = folder
+
+    def cache_group(self, name: str, *, create: bool = False) -> zarr.Group | None:
+        """A Zarr group in the folder; None where there is none and `create` is False.
+
+        Raises
+        ------
+        GramError
+            It cannot be made.
+        """
+        if not create and not (self._folder / name / "zarr.json").is_file():
+            return None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return zarr.open_group(self._folder / name, mode="a" if create else "r+")
+        except OSError as error:
+            raise GramError(
+                f"nothing can be kept in folder={str(self._folder)!r}: {error}"
+            ) from error

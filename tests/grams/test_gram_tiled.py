@@ -97,8 +97,8 @@ def test_a_small_budget_makes_passes_and_keeps_its_promise() -> None:
     assert run.reads == 0
     with pytest.raises(GramError, match=r"tiles be kept in the run's store with cache=True"):
         gram(run, memory="4MB", cache=False)
-    with pytest.raises(GramError, match=r"memory='1MB' is too little.*buffers tile by tile"):
-        gram(run, memory="1MB")
+    with pytest.raises(GramError, match=r"memory='200KB' is too little.*buffers tile by tile"):
+        gram(run, memory="200KB")
 
 
 def test_blocks_stay_on_disk_and_maps_come_from_them(tmp_path: Path) -> None:
