@@ -16,6 +16,7 @@ from rerun_models import (
     plain_parts,
     plain_scores,
 )
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 import actstore
 from actstore.errors import AnalysisError, SiteError
@@ -110,6 +111,23 @@ def test_refusals_name_the_reason(case: Any) -> None:
     few = submodules.fit(llama.run.sel(block=[0, 1]), progress=False)
     with pytest.raises(AnalysisError, match="no map ln1 → attn of block 2"):
         submodules.curves(llama.run, few, llama.model)
+
+
+def test_parallel_blocks_are_refused_by_name(case: Any) -> None:
+    config = GPTNeoXConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    neox = actstore.load_model(GPTNeoXForCausalLM(config), name="neox")
+    llama = case("llama")
+    parts = submodules.fit(llama.run, progress=False)
+    with pytest.raises(AnalysisError, match=r"neox has no site 'resid_mid': .*parallel"):
+        submodules.curves(llama.run, parts, neox)
 
 
 def test_the_model_is_left_as_it_was(case: Any) -> None:
