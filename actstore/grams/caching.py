@@ -15,14 +15,20 @@ from actstore.grams.files import FORMAT, read_gram, read_header, write_gram
 from actstore.grams.parts import Parts
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
+from actstore.grams.weights import Weights
 
 
 def cache_key(
-    run: RowSource, columns: Columns, dtype: str, parts: Parts | None = None
+    run: RowSource,
+    columns: Columns,
+    dtype: str,
+    parts: Parts | None = None,
+    weights: Weights | None = None,
 ) -> dict[str, Any]:
     """Everything that the numbers depend on."""
     return {
         **({} if parts is None else {"parts": parts.digest()}),
+        **({} if weights is None else {"weights": weights.digest()}),
         "format": FORMAT,
         "run": run.key({site: columns.layers(site) for site in columns.sites}),
         "columns": columns.records(),
@@ -30,17 +36,23 @@ def cache_key(
     }
 
 
+def kept_as(precision: str, sketch_seed: int) -> str:
+    """The precision as keys name it: a sketch with its seed."""
+    return f"sketch {sketch_seed}" if precision == "sketch" else precision
+
+
 def read_cached(
     run: RowSource,
     columns: Columns,
     dtype: str,
     parts: Parts | None = None,
+    weights: Weights | None = None,
     only: Columns | None = None,
     memory: float = float("inf"),
 ) -> Gram | None:
     """The kept Gram of `columns`, or the part of it that is `only`; None where there is none, or
     its bytes are no longer those written. One larger than `memory` bytes is left on disk."""
-    key = cache_key(run, columns, dtype, parts)
+    key = cache_key(run, columns, dtype, parts, weights)
     group = cache_group(run, key, create=False)
     if group is None:
         return None
@@ -56,15 +68,24 @@ def read_cached(
         return None
 
 
-def write_cached(run: RowSource, gram: Gram, dtype: str, parts: Parts | None = None) -> None:
-    """Keep a Gram; a store that cannot be written to costs a warning, not the result."""
-    key = cache_key(run, gram.columns, dtype, parts)
+def write_cached(
+    run: RowSource,
+    gram: Gram,
+    dtype: str,
+    parts: Parts | None = None,
+    weights: Weights | None = None,
+) -> bool:
+    """Keep a Gram, and say whether it is; a store that cannot be written to costs a warning, not
+    the result."""
+    key = cache_key(run, gram.columns, dtype, parts, weights)
     try:
         group = cache_group(run, key, create=True)
         if group is not None:
             write_gram(group, gram, {"key": key})
+        return group is not None
     except (ActstoreError, OSError) as error:
         warnings.warn(f"the Gram could not be kept in the store: {error}", stacklevel=3)
+        return False
 
 
 def cache_group(run: RowSource, key: dict[str, Any], *, create: bool) -> zarr.Group | None:

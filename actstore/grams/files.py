@@ -92,7 +92,7 @@ def create_moments(group: zarr.Group, height: int, width: int, count: int) -> za
 def write_header(
     group: zarr.Group,
     columns: Columns,
-    n: int,
+    n: float,
     shift: Sequence[np.ndarray],
     total: Sequence[np.ndarray],
     provenance: dict[str, Any],

@@ -26,8 +26,8 @@ class Gram:
     ----------
     columns : Columns
         Which site and layer each block is.
-    n : int
-        Number of rows.
+    n : float
+        Number of rows, a whole number; Σw where they were weighted.
     shift : tuple of (width,) float64
         Subtracted from every row; any value gives the same statistics, a value near the mean
         keeps the digits.
@@ -37,6 +37,8 @@ class Gram:
         JSON-able: model, runs that went in, precision, versions.
     run : RowSource or None
         The run it was computed from, while that is at hand.
+    weights : (n_samples,) float64 or None
+        How often each row of `run` counts; once, where there are none.
     parts : tuple of Gram
         Statistics of disjoint parts that add up to these rows, if they were kept; each names
         itself in ``provenance["part"]``.
@@ -51,7 +53,7 @@ class Gram:
     def __init__(
         self,
         columns: Columns,
-        n: int,
+        n: float,
         shift: Sequence[np.ndarray],
         total: Sequence[np.ndarray],
         blocks: Mapping[tuple[int, int], np.ndarray],
@@ -59,6 +61,7 @@ class Gram:
         provenance: Mapping[str, Any],
         run: RowSource | None = None,
         parts: Sequence[Gram] = (),
+        weights: np.ndarray | None = None,
     ) -> None:
         self.columns = columns
         self.n = n
@@ -68,6 +71,7 @@ class Gram:
         self.provenance = dict(provenance)
         self.run = run
         self.parts = tuple(parts)
+        self.weights = weights
 
     def __repr__(self) -> str:
         held = ", ".join(
@@ -80,7 +84,8 @@ class Gram:
         )
         parts = f" in {len(self.parts)} parts" if self.parts else ""
         size = self.nbytes / 2**20
-        return f"<Gram of {names}: {held}, {self.n:,} rows{parts}, {size:,.0f} MiB>"
+        weight = f" that weigh {self.n:,.6g}" if self.n != self.rows else ""
+        return f"<Gram of {names}: {held}, {self.rows:,} rows{weight}{parts}, {size:,.0f} MiB>"
 
     @property
     def model(self) -> str:
@@ -91,6 +96,11 @@ class Gram:
     def layers(self) -> list[Key]:
         """Keys of the blocks: layers, or (site, layer) where there are several sites."""
         return self.columns.keys()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that went in, less those taken out; of weighted ones, those above zero."""
+        return sum(int(entry["sign"] * entry["n"]) for entry in self.provenance["runs"])
 
     @property
     def nbytes(self) -> int:
@@ -152,6 +162,7 @@ class Gram:
             provenance=self.provenance,
             run=self.run,
             parts=[part.select(keys) for part in self.parts],
+            weights=self.weights,
         )
 
     def without(self, part: int) -> Gram:
@@ -185,7 +196,8 @@ class Gram:
         self._check_alike(other)
         if other.n >= self.n:
             raise GramError(
-                f"cannot take {other.n:,} rows out of a Gram of {self.n:,}: none would be left"
+                f"cannot take {other.rows:,} rows out of a Gram of {self.rows:,}: none would be "
+                "left"
             )
         return self._combine(other, -1)
 

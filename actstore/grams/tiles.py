@@ -21,6 +21,7 @@ from actstore.grams.files import (
 from actstore.grams.kernel import Partial, Tile
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
+from actstore.grams.weights import Weights
 
 
 class TiledGram:
@@ -88,7 +89,13 @@ class TiledGram:
         write_array(self.group, f"done_{a}_{b}", np.array(pairs, np.float64))
         self._done += pairs
 
-    def finish(self, run: RowSource, provenance: dict[str, Any], extra: dict[str, Any]) -> Gram:
+    def finish(
+        self,
+        run: RowSource,
+        provenance: dict[str, Any],
+        extra: dict[str, Any],
+        weights: Weights | None = None,
+    ) -> Gram:
         """Make the blocks count, and give the Gram whose blocks stay on disk."""
         shift = self.shift()
         try:
@@ -102,7 +109,9 @@ class TiledGram:
         if shift is None:
             raise CorruptionError(f"the shift of the Gram {self._name} has changed on disk")
         shifts = [shift[k] for k in range(len(self.columns))]
-        write_header(self.group, self.columns, run.n_samples, shifts, total, provenance, 0, extra)
+        n = run.n_samples if weights is None else float(weights.values.sum())
+        write_header(self.group, self.columns, n, shifts, total, provenance, 0, extra)
         found = read_gram(self.group, self._name, memory=0)
         found.run = run
+        found.weights = None if weights is None else weights.values
         return found
