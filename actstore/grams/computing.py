@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from actstore.errors import GramError
-from actstore.grams.caching import read_cached, write_cached
+from actstore.grams.caching import cache_key, kept_as, read_cached, write_cached
+from actstore.grams.checkpoints import EVERY, Checkpoints
 from actstore.grams.columns import Columns, select_columns
 from actstore.grams.executing import compute_gram, compute_tiled, part_provenance, provenance_of
 from actstore.grams.parts import Parts, make_parts
@@ -15,8 +16,10 @@ from actstore.grams.planning import Plan, make_plan
 from actstore.grams.sizes import parse_size, physical_memory
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
+from actstore.grams.torch_arithmetic import check_device
+from actstore.grams.weights import Weights, make_weights
 
-PRECISIONS = {"auto": "float64", "float64": "float64", "float32": "float32"}
+PRECISIONS = {"auto": "float64", "float64": "float64", "float32": "float32", "sketch": "sketch"}
 
 
 def gram(
@@ -27,7 +30,11 @@ def gram(
     precision: str = "auto",
     memory: int | str | None = None,
     parts: Any = None,
+    weights: Any = None,
+    device: str | None = None,
+    sketch_seed: int = 0,
     cache: bool = True,
+    checkpoint: float | None = EVERY,
     progress: bool | None = None,
     client: Any = None,
 ) -> Gram:
@@ -45,10 +52,12 @@ def gram(
         Default: ``resid`` where the run has it, else every site in view.
     layers : sequence of int, optional
         Default: all in view; negative ones count from the last.
-    precision : {"auto", "float64", "float32"}
+    precision : {"auto", "float64", "sketch", "float32"}
         Of the products. "auto" is float64, exact to about 1e-15 of each column's spread.
-        "float32" takes less than half the time and keeps some 7 digits; it is recorded in the
-        result. Sums are float64 either way.
+        "sketch" multiplies in float32 rows that a factor of some random rows has whitened: r²
+        within 1e-6 per coordinate, whatever the columns are like, as its guard sees to; see
+        `actstore.grams.sketching`. "float32" takes less than half the time and keeps some 7
+        digits of well-conditioned moments. All is recorded in the result, and sums are float64.
     memory : int or str, optional
         Budget in bytes, or as ``"4GiB"``. A Gram that takes more is made in several passes over
         some of the layers each, put in the run's store tile by tile, and read from there block
@@ -59,12 +68,26 @@ def gram(
         groups, ``"document"`` or any coordinate for a part for each of its values, or the part
         of each sample. Each part takes the memory of a Gram, and more than the machine has is
         refused. Cross-validation and intervals then need no second reading.
+    weights : (n_samples,) array of float ≥ 0, or str, optional
+        How often each row counts, or the name of a numeric sample coordinate that says so: sums,
+        means and moments are Σ w z and Σ w zzᵀ, and ``Gram.n`` is Σ w. Default: once.
+    device : str, optional
+        A torch device, ``"cuda"`` or ``"cpu"``, that computes the products. Default: numpy, which
+        is faster on a CPU. A pass's tiles and a task's rows lie in its memory.
+    sketch_seed : int
+        Of the rows that "sketch" draws.
     cache : bool
         Whether to keep the result in the run's store, and to use what is kept there.
+    checkpoint : float, optional
+        Seconds between copies of the sums so far, which are kept beside the run while a long
+        computation goes on and take a Gram's room there, two while one is written: the same call
+        after an interruption goes on from the last. They come less often where one takes more
+        than 1/50 of that to write. None, or ``cache=False``: no copies.
     progress : bool, optional
         Default: a bar on a terminal.
     client : distributed.Client, optional
-        Runs the same tasks on a cluster. Default: threads of this process.
+        Runs the same tasks on a cluster, one for each of its threads; what a lost worker had
+        begun is done by another. Default: threads of this process.
 
     Returns
     -------
@@ -76,7 +99,8 @@ def gram(
     SiteError
         A site or layer that is not in view.
     GramError
-        No rows, an unknown precision or division in parts, or too little memory allowed.
+        No rows, an unknown precision, division in parts, weights or device, or too little memory
+        allowed.
     NonFiniteError
         NaN or infinity among the activations, naming layer and rows.
     CorruptionError
@@ -86,24 +110,56 @@ def gram(
     dtype = _dtype(precision)
     columns = select_columns(run, sites, layers)
     division = None if parts is None else make_parts(run, parts)
+    counts = None if weights is None else make_weights(run, weights, division)
+    if device is not None:
+        check_device(device)
+    if dtype == "sketch" and getattr(run, "sequential", False):
+        raise GramError(
+            "precision='sketch' reads some rows before all of them, and these are made by a model "
+            "as they are read: extract them first, or take precision='float64'"
+        )
     room = float("inf") if memory is None else parse_size(memory)
     if cache:
-        kept = read_cached(run, columns, dtype, division, memory=room)
+        kind = kept_as(dtype, sketch_seed)
+        kept = read_cached(run, columns, kind, division, counts, memory=room)
         every = select_columns(run, columns.sites, None)
         if kept is None and every != columns:
-            kept = read_cached(run, every, dtype, division, only=columns, memory=room)
+            kept = read_cached(run, every, kind, division, counts, columns, memory=room)
         if kept is not None:
-            kept.run, kept.provenance = run, provenance_of(run, dtype)
-            for part in kept.parts:
-                part.provenance = part_provenance(run, dtype, part.provenance["part"], part.n)
-            return kept
-    plan = _plan(run, columns, dtype, memory, division, cache)
+            return _brought_back(kept, run, dtype, division, counts)
+    workers = _workers(client, device)
+    plan = _plan(run, columns, dtype, memory, division, cache, workers)
+    _check_passes(run, plan, memory)
+    how: dict[str, Any] = {
+        "weights": counts,
+        "device": device,
+        "sketch_seed": sketch_seed,
+        "progress": progress,
+        "client": client,
+    }
     if plan.passes > 1:
-        return compute_tiled(run, plan, progress=progress, client=client)
-    found = compute_gram(run, plan, division, progress=progress, client=client)
-    if cache:
-        write_cached(run, found, dtype, division)
+        return compute_tiled(run, plan, **how)
+    checkpoints = None
+    if cache and checkpoint is not None and dtype != "sketch":
+        key = cache_key(run, columns, dtype, division, counts)
+        checkpoints = Checkpoints(run, key, columns, checkpoint)
+    found = compute_gram(run, plan, division, checkpoints=checkpoints, **how)
+    if cache and write_cached(run, found, kind, division, counts) and checkpoints is not None:
+        checkpoints.clear()
     return found
+
+
+def _brought_back(
+    kept: Gram, run: RowSource, dtype: str, parts: Parts | None, weights: Weights | None
+) -> Gram:
+    """A Gram that was kept, as if it had just been computed from this run."""
+    sketch = kept.provenance["runs"][0].get("sketch")
+    kept.run, kept.provenance = run, provenance_of(run, dtype, weights, sketch)
+    kept.weights = None if weights is None else weights.values
+    for number, part in enumerate(kept.parts):
+        assert parts is not None
+        part.provenance = part_provenance(kept.provenance, parts, number, weights)
+    return kept
 
 
 def plan_gram(
@@ -114,7 +170,9 @@ def plan_gram(
     precision: str = "auto",
     memory: int | str | None = None,
     parts: Any = None,
+    device: str | None = None,
     cache: bool = True,
+    workers: int | None = None,
 ) -> Plan:
     """What `gram` with these arguments would do where nothing is kept yet; no row is read.
 
@@ -123,8 +181,11 @@ def plan_gram(
 
     Parameters
     ----------
-    run, sites, layers, precision, memory, parts, cache
-        As for `gram`.
+    run, sites, layers, precision, memory, parts, device, cache
+        As for `gram`; `memory` is that of all workers together.
+    workers : int, optional
+        How many tasks run at the same time: the threads of a cluster. Default: the cores that
+        this process may use.
 
     Returns
     -------
@@ -137,7 +198,8 @@ def plan_gram(
     """
     columns = select_columns(run, sites, layers)
     division = None if parts is None else make_parts(run, parts)
-    return _plan(run, columns, _dtype(precision), memory, division, cache)
+    workers = _workers(None, device) if workers is None else workers
+    return _plan(run, columns, _dtype(precision), memory, division, cache, workers)
 
 
 def _plan(
@@ -147,6 +209,7 @@ def _plan(
     memory: int | str | None,
     parts: Parts | None,
     cache: bool,
+    workers: int | None,
 ) -> Plan:
     if parts is not None and memory is None:
         # Many Grams at once: better refused than ended by the system.
@@ -156,9 +219,28 @@ def _plan(
         columns,
         dtype=dtype,
         memory=memory,
+        workers=workers,
         parts=0 if parts is None else len(parts),
         tiled=cache and hasattr(run, "cache_group"),
     )
+
+
+def _workers(client: Any, device: str | None) -> int | None:
+    """Tasks at the same time: a cluster's threads, or 1 on a device, whose own threads share one
+    task's work; None for what this process may use."""
+    if client is not None:
+        return max(sum(client.nthreads().values()), 1)
+    return None if device is None else 1
+
+
+def _check_passes(run: RowSource, plan: Plan, memory: int | str | None) -> None:
+    """GramError where rows would have to be made more often than was allowed."""
+    allowed = getattr(run, "passes", plan.passes)
+    if plan.passes > allowed:
+        raise GramError(
+            f"memory={memory!r} takes {plan.passes} passes, and each runs the model over the "
+            f"corpus again: allow more memory, or say passes={plan.passes}"
+        )
 
 
 def _dtype(precision: str) -> str:

@@ -1,30 +1,29 @@
-"""Running a plan: dask's tasks, pass by pass, and the Gram put together from their tiles."""
+"""Running a plan pass by pass, and the Gram put together from its tiles."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import dask
 import numpy as np
-from tqdm import tqdm
 
 from actstore import __version__
 from actstore.errors import GramError
 from actstore.grams.arithmetic import Recipe
-from actstore.grams.caching import cache_group, cache_key
+from actstore.grams.caching import cache_group, cache_key, kept_as
+from actstore.grams.checkpoints import Checkpoints
 from actstore.grams.columns import Columns
-from actstore.grams.kernel import Partial, accumulate
+from actstore.grams.kernel import Partial
 from actstore.grams.parts import Parts
 from actstore.grams.planning import Plan, Task
+from actstore.grams.running import Tick, row_starts, run_pass, run_tasks, ticks
+from actstore.grams.sketching import Sketched
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram, sum_of
-from actstore.grams.threads import one_blas_thread
 from actstore.grams.tiles import TiledGram
+from actstore.grams.weights import Weights
+from actstore.grams.whitening import draw
 
 
 def compute_gram(
@@ -32,8 +31,12 @@ def compute_gram(
     plan: Plan,
     parts: Parts | None = None,
     *,
+    weights: Weights | None = None,
+    device: str | None = None,
+    sketch_seed: int = 0,
     progress: bool | None = None,
     client: Any = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Gram:
     """Run a plan's tasks and put their tiles together.
 
@@ -44,7 +47,8 @@ def compute_gram(
         From `make_plan`.
     parts : Parts, optional
         What to keep apart, as many parts as the plan was made for.
-    progress, client
+    weights : Weights, optional
+    device, sketch_seed, progress, client
         As for `gram`.
 
     Returns
@@ -56,15 +60,57 @@ def compute_gram(
             f"the plan makes {plan.passes} passes, which need a place on disk: "
             "use gram(run, memory=..., cache=True)"
         )
-    shift = first_means(run, plan.columns, run.row_blocks(plan.block_rows)[0])
-    with _ticks(plan, progress, client) as tick:
-        recipe = Recipe(shift, plan.dtype, parts=parts)
-        whole = run_tasks(run, plan, plan.of_pass(0), recipe, client, tick)
-    return _assemble(run, plan, whole, shift, parts)
+    if plan.dtype == "sketch":
+        shaped = Recipe({}, plan.dtype, None, _values(weights), parts, device)
+        with ticks(plan, progress) as tick:
+            sketched = _sketch(run, plan, shaped, sketch_seed, client, tick)
+            tasks = plan.of_pass(0)
+            whole = sketched.tiles(tasks, sketched.settle(tasks))
+        shift = sketched.whitening.shift
+        return _assemble(run, plan, whole, shift, parts, weights, sketched.record())
+    saved = None
+    if checkpoints is not None:
+        count = 1 if parts is None else len(parts)
+        saved = checkpoints.read(plan.tiles, count, row_starts(run, plan))
+    if saved is not None:
+        shift = saved.shift
+    else:
+        shift = first_means(run, plan.columns, run.row_blocks(plan.block_rows)[0])
+    recipe = Recipe(shift, plan.dtype, None, _values(weights), parts, device)
+    with ticks(plan, progress) as tick:
+        whole = run_pass(run, plan, 0, recipe, client, tick, checkpoints, saved)
+    return _assemble(run, plan, whole, shift, parts, weights)
+
+
+def _sketch(
+    run: RowSource,
+    plan: Plan,
+    recipe: Recipe,
+    seed: int,
+    client: Any,
+    tick: Tick,
+    shift: dict[int, np.ndarray] | None = None,
+) -> Sketched:
+    """What makes a plan's tiles by whitened products."""
+
+    def make(tasks: Sequence[Task], how: Recipe, first: bool) -> Partial:
+        return run_tasks(run, plan, tasks, how, client, tick if first else None)
+
+    whitening = draw(run, plan.columns, seed, recipe.weights, shift)
+    n = run.n_samples if recipe.weights is None else float(recipe.weights.sum())
+    recipe = replace(recipe, shift=whitening.shift)
+    return Sketched(plan.columns, recipe, whitening, n, plan.n_blocks, make)
 
 
 def compute_tiled(
-    run: RowSource, plan: Plan, *, progress: bool | None = None, client: Any = None
+    run: RowSource,
+    plan: Plan,
+    *,
+    weights: Weights | None = None,
+    device: str | None = None,
+    sketch_seed: int = 0,
+    progress: bool | None = None,
+    client: Any = None,
 ) -> Gram:
     """Run a plan pass by pass, each pass's tiles put on disk beside the run.
 
@@ -73,51 +119,37 @@ def compute_tiled(
     Gram
         Its blocks are read when they are used.
     """
-    key = cache_key(run, plan.columns, plan.dtype)
+    key = cache_key(run, plan.columns, kept_as(plan.dtype, sketch_seed), None, weights)
     group = cache_group(run, key, create=True)
     if group is None:
         raise GramError(f"{run.model}/{run.corpus} has no place on disk for tiles of a Gram")
     tiles = TiledGram(group, plan.columns)
     shift = tiles.shift()
-    if shift is None:
-        shift = tiles.begin(first_means(run, plan.columns, run.row_blocks(plan.block_rows)[0]))
-    with _ticks(plan, progress, client) as tick:
+    recipe = Recipe({}, plan.dtype, None, _values(weights), None, device)
+    sketched = None
+    with ticks(plan, progress) as tick:
+        if plan.dtype == "sketch":
+            sketched = _sketch(run, plan, recipe, sketch_seed, client, tick, shift)
+            sketched.settle_diagonals()
+            shift = shift or tiles.begin(sketched.whitening.shift)
+        elif shift is None:
+            shift = tiles.begin(first_means(run, plan.columns, run.row_blocks(plan.block_rows)[0]))
+        recipe = replace(recipe, shift=shift)
         for number in range(plan.passes):
             own = [tile for task in plan.of_pass(number) for tile in task.tiles]
-            if not tiles.has(own):
-                recipe = Recipe(shift, plan.dtype)
-                tiles.write(run_tasks(run, plan, plan.of_pass(number), recipe, client, tick))
-            elif tick is not None:
+            if tiles.has(own):
                 tick(len(own) * run.n_samples)
-    return tiles.finish(run, provenance_of(run, plan.dtype), {"key": key})
+            elif sketched is not None:
+                tiles.write(sketched.tiles(plan.of_pass(number)))
+            else:
+                tiles.write(run_pass(run, plan, number, recipe, client, tick))
+    record = None if sketched is None else sketched.record()
+    provenance = provenance_of(run, plan.dtype, weights, record)
+    return tiles.finish(run, provenance, {"key": key}, weights)
 
 
-def run_tasks(
-    run: RowSource,
-    plan: Plan,
-    tasks: Sequence[Task],
-    recipe: Recipe,
-    client: Any,
-    tick: Callable[[int], object] | None,
-) -> Partial:
-    """The tiles of some tasks, added up over row ranges."""
-    delayed = [
-        dask.delayed(_run_task, pure=False, traverse=False)(
-            run, plan.columns, task, plan.block_rows, recipe, tick
-        )
-        for task in tasks
-    ]
-    if client is not None:
-        results = client.gather(client.compute(delayed))
-    else:
-        with one_blas_thread():
-            results = dask.compute(
-                *delayed, scheduler="threads", num_workers=plan.workers, optimize_graph=False
-            )
-    whole: Partial = results[0]
-    for other in results[1:]:
-        whole.add(other)
-    return whole
+def _values(weights: Weights | None) -> np.ndarray | None:
+    return None if weights is None else weights.values
 
 
 def first_means(run: RowSource, columns: Columns, block: Any) -> dict[int, np.ndarray]:
@@ -134,29 +166,14 @@ def first_means(run: RowSource, columns: Columns, block: Any) -> dict[int, np.nd
     return shift
 
 
-def _run_task(
-    run: RowSource,
-    columns: Columns,
-    task: Task,
-    block_rows: int,
-    recipe: Recipe,
-    tick: Callable[[int], object] | None,
-) -> Partial:
-    blocks = run.row_blocks(block_rows)[task.first : task.stop]
-    on_batch = None if tick is None else partial(_tick, tick, len(task.tiles))
-    return accumulate(run, columns, task.tiles, blocks, recipe, block_rows, on_batch)
-
-
-def _tick(tick: Callable[[int], object], tiles: int, rows: int) -> None:
-    tick(tiles * rows)
-
-
 def _assemble(
     run: RowSource,
     plan: Plan,
     whole: Partial,
     shift: dict[int, np.ndarray],
     parts: Parts | None,
+    weights: Weights | None,
+    sketch: dict[str, Any] | None = None,
 ) -> Gram:
     """Cut tiles into blocks, part by part, and add the parts up."""
     columns = plan.columns
@@ -167,34 +184,48 @@ def _assemble(
         held[part][pair] = values
     shifts = [shift[k] for k in order]
     totals = [[whole.sums[part, k] for k in order] for part in range(len(held))]
-    provenance = provenance_of(run, plan.dtype)
+    provenance = provenance_of(run, plan.dtype, weights, sketch)
     if parts is None:
-        n, total, blocks = run.n_samples, totals[0], held[0]
-        return Gram(columns, n, shifts, total, blocks, provenance=provenance, run=run)
-    grams = [
-        Gram(
-            columns,
-            n,
-            shifts,
-            totals[part],
-            held[part],
-            provenance=part_provenance(run, plan.dtype, label, n),
-        )
-        for part, (label, n) in enumerate(zip(parts.labels, parts.sizes, strict=True))
-    ]
-    return sum_of(grams, provenance, run)
+        n = run.n_samples if weights is None else float(weights.values.sum())
+        found = Gram(columns, n, shifts, totals[0], held[0], provenance=provenance, run=run)
+    else:
+        sizes = parts.sizes if weights is None else weights.sums(parts).tolist()
+        grams = [
+            Gram(
+                columns,
+                n,
+                shifts,
+                totals[part],
+                held[part],
+                provenance=part_provenance(provenance, parts, part, weights),
+            )
+            for part, n in enumerate(sizes)
+        ]
+        found = sum_of(grams, provenance, run)
+    found.weights = _values(weights)
+    return found
 
 
-def provenance_of(run: RowSource, precision: str) -> dict[str, Any]:
+def provenance_of(
+    run: RowSource,
+    precision: str,
+    weights: Weights | None = None,
+    sketch: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Of a Gram; a run's ``n`` counts the rows that weigh anything."""
     described = run.info().get("key", {}).get("model", {})
     fingerprint = described.get("fingerprint") if isinstance(described, dict) else None
-    entry = {
+    entry: dict[str, Any] = {
         "model": run.model,
         "corpus": run.corpus,
         "key": run.key(),
-        "n": run.n_samples,
+        "n": run.n_samples if weights is None else int(np.count_nonzero(weights.values)),
         "sign": 1,
     }
+    if weights is not None:
+        entry["weights"] = {"name": weights.name, "sha256": weights.digest()}
+    if sketch is not None:
+        entry["sketch"] = sketch
     return {
         "model": run.model,
         "model_fingerprint": fingerprint,
@@ -204,38 +235,12 @@ def provenance_of(run: RowSource, precision: str) -> dict[str, Any]:
     }
 
 
-def part_provenance(run: RowSource, precision: str, label: str, n: int) -> dict[str, Any]:
-    whole = provenance_of(run, precision)
+def part_provenance(
+    whole: dict[str, Any], parts: Parts, part: int, weights: Weights | None
+) -> dict[str, Any]:
+    """Of one part of a Gram."""
+    label, counted = parts.labels[part], parts.numbers == part
+    if weights is not None:
+        counted &= weights.values > 0
+    n = int(np.count_nonzero(counted))
     return {**whole, "part": label, "runs": [{**whole["runs"][0], "n": n, "part": label}]}
-
-
-@contextmanager
-def _ticks(
-    plan: Plan, progress: bool | None, client: Any
-) -> Iterator[Callable[[int], object] | None]:
-    """A counter of finished work for the bar, which also ends the other tasks once one has
-    failed; a cluster's workers cannot reach it."""
-    if client is not None:
-        yield None
-        return
-    total = plan.n_samples * len(plan.tiles)
-    lock, ended = threading.Lock(), threading.Event()
-    with tqdm(
-        total=total,
-        desc="gram",
-        unit="row·tile",
-        unit_scale=True,
-        disable=None if progress is None else not progress,
-        file=sys.stderr,
-    ) as bar:
-
-        def tick(amount: int) -> None:
-            if ended.is_set():
-                raise GramError("another task has failed")
-            with lock:
-                bar.update(amount)
-
-        try:
-            yield tick
-        finally:
-            ended.set()

@@ -15,7 +15,6 @@ from actstore.grams.sizes import parse_size, show_size
 from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores
 from actstore.grams.tiling import (
-    TILE_WIDTH,
     columns_of,
     plane_orders,
     share_passes,
@@ -49,6 +48,25 @@ class Task:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a task takes.
+
+    Attributes
+    ----------
+    operations : int
+        Floating-point operations.
+    held : int
+        Bytes of memory: its tiles, and the rows that it multiplies.
+    read : int
+        Bytes read from the store.
+    """
+
+    operations: int
+    held: int
+    read: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """What computing a Gram takes; inspect it before anything is read.
@@ -64,7 +82,7 @@ class Plan:
     workers : int
         Tasks that run at the same time.
     dtype : str
-        Of the products: "float64" or "float32".
+        Of the products: "float64", "float32", or "sketch" for float32 products of whitened rows.
     itemsize : int
         Bytes of a number as it is read.
     tasks : tuple of Task
@@ -75,6 +93,8 @@ class Plan:
     passes : int
         Times that rows are gone through; with more than one, a pass's tiles are put on disk before
         the next begins.
+    source_bytes : int
+        Bytes that the source of the rows holds itself.
     """
 
     columns: Columns
@@ -88,6 +108,7 @@ class Plan:
     row_ranges: int = 1
     parts: int = 0
     passes: int = 1
+    source_bytes: int = 0
 
     @property
     def n_columns(self) -> int:
@@ -116,7 +137,11 @@ class Plan:
     def flops(self) -> int:
         """Floating-point operations of the products, a multiplication and an addition each;
         a symmetric product counts half."""
-        return self.n_samples * sum(tile_operations(tile, self.columns) for tile in self.tiles)
+        return self.operations(self.tiles)
+
+    def operations(self, tiles: Iterable[Tile]) -> int:
+        """Those of some tiles over all rows."""
+        return self.n_samples * sum(tile_operations(tile, self.columns) for tile in tiles)
 
     @property
     def gram_bytes(self) -> int:
@@ -133,9 +158,9 @@ class Plan:
     def peak_memory(self) -> int:
         """Bytes held at most: the tiles of a pass, and each running task's buffers; the rows'
         number does not come into it."""
-        product = 4 if self.dtype == "float32" else 8
+        product = 8 if self.dtype == "float64" else 4
         grams = self.row_ranges * max(self.parts, 1) + (1 if self.parts else 0)
-        scratch = product * TILE_WIDTH * max(c.width for c in self.columns) * self.workers
+        scratch = product * max(self._tile_bytes([t]) for t in self.tiles) // 8 * self.workers
         held = 0
         for number in range(self.passes):
             tasks = self.of_pass(number)
@@ -143,7 +168,13 @@ class Plan:
             buffers = self.block_rows * sum(widest[: self.workers]) * (product + self.itemsize)
             tiles = self._tile_bytes([tile for t in tasks if t.first == 0 for tile in t.tiles])
             held = max(held, tiles * grams + buffers)
-        return held + scratch
+        if self.dtype == "sketch":
+            # What whitens, rows on their way to it, and the products that a guard makes again.
+            widest_column = max(c.width for c in self.columns)
+            held += 16 * self.block_rows * widest_column * self.workers
+            held += 16 * sum(c.width**2 for c in self.columns)
+            held += self.gram_bytes // (2 * self.passes)
+        return held + scratch + self.source_bytes
 
     def _tile_bytes(self, tiles: Iterable[Tile]) -> int:
         return 8 * sum(
@@ -151,11 +182,23 @@ class Plan:
             for t in tiles
         )
 
+    def cost(self, task: Task) -> Cost:
+        """What one task takes, wherever it runs."""
+        product = 8 if self.dtype == "float64" else 4
+        width, share = width_of(self.columns, task.columns), task.stop - task.first
+        largest = max(self._tile_bytes([tile]) for tile in task.tiles) // 8
+        return Cost(
+            operations=self.operations(task.tiles) * share // max(self.n_blocks, 1),
+            held=self._tile_bytes(task.tiles) * max(self.parts, 1)
+            + self.block_rows * width * (product + self.itemsize)
+            + product * largest,
+            read=width * share * self.n_samples * self.itemsize // max(self.n_blocks, 1),
+        )
+
     def describe(self) -> str:
         """What `actstore fit --dry-run` prints: one fact a line."""
-        tasks = [task for task in self.tasks if task.first == 0]
-        work = [sum(tile_operations(t, self.columns) for t in task.tiles) for task in tasks]
-        size = [self._tile_bytes(task.tiles) for task in tasks]
+        costs = [self.cost(task) for task in self.tasks]
+        most = {name: max(getattr(cost, name) for cost in costs) for name in Cost.__slots__}
         lines = {
             "rows × columns": f"{self.n_samples:,} × {self.n_columns:,} of "
             f"{len(self.columns)} layers",
@@ -166,11 +209,12 @@ class Plan:
             + (", tiles on disk in between" if self.passes > 1 else ""),
             "tiles": f"{len(self.tiles):,}",
             "tasks": f"{len(self.tasks):,}, {self.workers} at a time",
-            "largest task": f"{max(work) * self.n_samples // self.row_ranges:.3g} operations, "
-            f"{show_size(max(size))} of tiles",
+            "largest task": f"{most['operations']:.3g} operations, {show_size(most['read'])} read, "
+            f"{show_size(most['held'])} held",
             "rows at a time": f"{self.block_rows:,}",
             "read": show_size(self.bytes_read),
-            "peak memory": show_size(self.peak_memory),
+            "peak memory": show_size(self.peak_memory)
+            + (", all tasks together" if self.workers > 1 else ""),
         }
         width = max(map(len, lines))
         return "\n".join(f"{name:<{width}}  {text}" for name, text in lines.items())
@@ -207,7 +251,7 @@ def make_plan(
     ----------
     run : RowSource
     columns : Columns
-    dtype : {"float64", "float32"}
+    dtype : {"float64", "float32", "sketch"}
         Of the products.
     memory : int or str, optional
         Budget in bytes, or as ``"4GiB"``: fewer rows at a time, then more passes where they are
@@ -230,7 +274,7 @@ def make_plan(
     Raises
     ------
     GramError
-        There are no rows, or the budget is too small.
+        There are no rows, no workers, or the budget is too small.
     """
     if run.n_samples == 0:
         raise GramError(f"{run.model}/{run.corpus} has no samples in view: nothing to add up")
@@ -238,6 +282,8 @@ def make_plan(
     if workers is None:
         # Rows made by a model are made anew for every task that reads them.
         workers = 1 if getattr(run, "sequential", False) else available_cores()
+    if workers < 1:
+        raise GramError(f"workers={workers}: at least one task runs at a time")
     itemsize = np.dtype(READ_AS[run.dtype]).itemsize
 
     def attempt(workers: int, rows: int | None, order: int) -> Plan:
@@ -267,6 +313,7 @@ def make_plan(
             len(cuts) - 1,
             parts,
             len(passes),
+            getattr(run, "held_bytes", 0),
         )
 
     orders = plane_orders(len(columns)) if tiled and not parts and row_ranges == 1 else [1]

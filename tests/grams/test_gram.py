@@ -156,8 +156,8 @@ def test_requests_that_cannot_be_met_say_why() -> None:
         gram(run, layers=[13])
     with pytest.raises(SiteError, match="site 'mlp' asked for, but m/c has resid"):
         gram(run, sites="mlp")
-    with pytest.raises(GramError, match="precision='sketch' is not known"):
-        gram(run, precision="sketch")
+    with pytest.raises(GramError, match="precision='half' is not known"):
+        gram(run, precision="half")
     with pytest.raises(GramError, match="no samples in view"):
         gram(run_of(n=0))
     with pytest.raises(GramError, match="memory='1 parsec' is not a size"):
