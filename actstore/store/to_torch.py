@@ -204,12 +204,11 @@ class Minibatches(IterableDataset[Batch]):
         sample_numbers: np.ndarray,
         columns: Mapping[str, np.ndarray],
     ) -> Batch:
-        index = torch.from_numpy(chosen)
         n_layers, _, width = loaded.states.shape
-        memory = torch.from_numpy(loaded.states)
-        states = torch.empty((n_layers, len(chosen), width), dtype=memory.dtype)
-        for one, out in zip(memory, states, strict=True):
-            torch.index_select(one, 0, index, out=out)
+        states = torch.empty((n_layers, len(chosen), width), dtype=_torch_dtype(None, self._memory))
+        for one, out in zip(loaded.states, states.numpy(), strict=True):
+            # By one thread: torch's own would wait for each other where cores are taken.
+            np.take(one, chosen, axis=0, out=out, mode="clip")
         if self._mixed or self._alone:
             states = states[0]
         rows = loaded.rows[chosen]
