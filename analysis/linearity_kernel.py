@@ -52,7 +52,7 @@ class Pair:
     @classmethod
     def of(cls, moments: Gram, x: Key, y: Key) -> Pair:
         """Of two layers of a Gram."""
-        eps = float(np.finfo(moments.provenance["precision"]).eps)
+        eps = moments.eps
         inner, cross = moments.cross(x, x, centred=True), moments.cross(x, y, centred=True)
         at_x, constant = _spread(moments, x, eps)
         at_y, _ = _spread(moments, y, eps)

@@ -19,6 +19,7 @@ def as_gram(
     layers: Sequence[Any] | None,
     progress: bool | None,
     parts: int | None = None,
+    weights: Any = None,
 ) -> Gram:
     """The Gram given, or that of the run given.
 
@@ -26,8 +27,15 @@ def as_gram(
     ----------
     parts : int, optional
         Parts are needed: a run's documents are dealt out to so many, a Gram must have its own.
+    weights : optional
+        Of a run's rows; a Gram has its own.
     """
     if isinstance(on, Gram):
+        if weights is not None:
+            raise FitError(
+                f"{on!r} has its rows weighted or not already: give the run, or take "
+                "gram(run, weights=...)"
+            )
         if parts is not None and len(on.parts) < 2:
             raise FitError(
                 f"{on!r} keeps no parts: compute it with gram(run, parts={parts}), or give the run"
@@ -35,7 +43,7 @@ def as_gram(
         return on
     if not hasattr(on, "row_blocks"):
         raise FitError(f"a Run or a Gram is needed, not {type(on).__name__}")
-    return compute(on, sites=sites, layers=layers, parts=parts, progress=progress)
+    return compute(on, sites=sites, layers=layers, parts=parts, weights=weights, progress=progress)
 
 
 def one_ridge(ridge: Any) -> float:

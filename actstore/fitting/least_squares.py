@@ -32,6 +32,7 @@ def fit(
     ridge: float | Sequence[float] = 0.0,
     intercept: bool = False,
     rank: int | None = None,
+    weights: Any = None,
     sites: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
     progress: bool | None = None,
@@ -61,6 +62,9 @@ def fit(
     intercept : bool
     rank : int, optional
         Highest rank of a map: reduced-rank regression, see `actstore.fitting.reduced_rank`.
+    weights : (n_samples,) array of float ≥ 0, or str, optional
+        Of the squared errors, where a run is given, as scikit-learn's ``sample_weight``; or the
+        name of a numeric sample coordinate.
     sites, layers : optional
         As for `actstore.gram`, where a run is given.
     progress : bool, optional
@@ -89,6 +93,7 @@ def fit(
         layers_of(pairs) if layers is None else layers,
         progress,
         FOLDS if several else None,
+        weights,
     )
     places = resolve_pairs(moments.columns, pairs)
     if several:
@@ -135,8 +140,8 @@ class _Problem:
         self.intercept = intercept
         self.keys = moments.layers
         self.means = [moments.mean(key) for key in self.keys]
-        self.eps = float(np.finfo(moments.provenance["precision"]).eps)
-        self.safe = SAFE[moments.provenance["precision"]]
+        self.eps = moments.eps
+        self.safe = SAFE[moments.precision]
 
     def bias(self, source: int, target: int, matrix: np.ndarray) -> np.ndarray:
         """ȳ − x̄ A."""
@@ -169,7 +174,7 @@ class _Problem:
         found = self._by_cholesky(source, targets, self.safe, raw)
         if found is None and self.gram.run is not None:
             means = dict(enumerate(self.means)) if self.intercept else None
-            rows = SourceRows(self.gram.run, self.gram.columns, means)
+            rows = SourceRows(self.gram.run, self.gram.columns, means, self.gram.weights)
             return _Solved(*solve_rows(rows, source, targets, self.ridge), "svd")
         if found is None:
             width = self.gram.columns[source].width
@@ -184,7 +189,7 @@ class _Problem:
         the mean's part put back by Sherman and Morrison's formula,
         (C + αI + n μμᵀ)⁻¹ = P − n w wᵀ / (1 + n μᵀw), P = (C + αI)⁻¹, w = P μ: a large mean would
         cost the digits otherwise."""
-        n, width = self.gram.n, self.gram.columns[source].width
+        n, width = self.gram.rows, self.gram.columns[source].width
         if n > width or self.ridge > 0:
             inverse = invert(self.moments(source, source, centred=True), self.ridge, limit)
             if inverse is not None:

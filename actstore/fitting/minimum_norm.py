@@ -7,6 +7,7 @@ norm is A = V S⁻¹ UᵀY, and V S (S² + αI)⁻¹ UᵀY with a ridge α.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,24 +26,35 @@ class SourceRows:
     columns : Columns
     means : mapping from column number to (width,) float64, or None
         Subtracted; None leaves the rows as they are.
+    weights : (n_samples,) float64, optional
+        Rows are multiplied by their roots.
     """
 
     def __init__(
-        self, run: RowSource, columns: Columns, means: Mapping[int, np.ndarray] | None
+        self,
+        run: RowSource,
+        columns: Columns,
+        means: Mapping[int, np.ndarray] | None,
+        weights: np.ndarray | None = None,
     ) -> None:
         self.run = run
         self.columns = columns
         self.means = means
+        self.roots = None if weights is None else np.sqrt(weights)
 
     def blocks(self, wanted: Sequence[int]) -> Iterator[list[np.ndarray]]:
         """(rows, width) float64 of each wanted column, block by block."""
         for block in self.run.row_blocks(BLOCK_ROWS):
             yield [self._read(k, block) for k in wanted]
 
-    def _read(self, k: int, block: object) -> np.ndarray:
+    def _read(self, k: int, block: Any) -> np.ndarray:
         column = self.columns[k]
         values = self.run.read(column.site, column.layer, block).astype(np.float64)
-        return values if self.means is None else values - self.means[k]
+        if self.means is not None:
+            values -= self.means[k]
+        if self.roots is not None:
+            values *= self.roots[block.out, None]
+        return values
 
 
 def solve_rows(

@@ -66,7 +66,7 @@ def procrustes(
                 f"{columns[source].width} features and {columns[target]} has "
                 f"{columns[target].width}: choose other pairs"
             )
-    eps = float(np.finfo(moments.provenance["precision"]).eps)
+    eps = moments.eps
     maps: dict[tuple[int, int], LinearMap] = {}
 
     def rotate(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:

@@ -97,7 +97,7 @@ class RidgePath(Mapping[float, MapSet]):
         self.provenance = {**moments.provenance, "n": moments.n, "intercept": intercept}
         keys = moments.layers
         self._means = {k: moments.mean(key) for k, key in enumerate(keys)}
-        eps = float(np.finfo(moments.provenance["precision"]).eps)
+        eps = moments.eps
 
         def factor(source: int, targets: Sequence[int]) -> _Factored:
             inner = moments.cross(keys[source], keys[source], centred=intercept)

@@ -9,8 +9,9 @@ from scipy.linalg import lapack
 
 # With κ the condition of the equilibrated XᵀX, its solution carries a relative error of κ·ε in
 # whitened units, and r² its square, but for the part that a held-out sample sees to first
-# order: 8e-11 was measured at κ = 2.6e10. float32 products have ε = 1.2e-7.
-SAFE = {"float64": 1e10, "float32": 1e6}
+# order: 8e-11 was measured at κ = 2.6e10. float32 products have ε = 1.2e-7, and those of
+# whitened rows lose as little to κ as float64's.
+SAFE = {"float64": 1e10, "sketch": 1e10, "float32": 1e6}
 # Raw moments have lost digits to the mean before they are factorised: where the rows are at hand,
 # only the fraction RAW of that condition is taken for safe.
 RAW = 1e-4

@@ -22,7 +22,7 @@ class Moments:
 
     Attributes
     ----------
-    n : int
+    n : float
     inner : (d, d) float64
         Centred XᵀX.
     cross : (d, e) float64
@@ -32,7 +32,7 @@ class Moments:
     mean_x, mean_y : (d,), (e,) float64
     """
 
-    n: int
+    n: float
     inner: np.ndarray
     cross: np.ndarray
     total: np.ndarray

@@ -13,6 +13,8 @@ from actstore.grams.blocks import Chosen
 from actstore.grams.columns import Columns, Key, describe_layers
 from actstore.grams.source import RowSource
 
+ROUGHEST = ("float32", "sketch", "float64")
+
 
 class Gram:
     """n, Σz and ΣzᵀZ of Z = [z₀ | z₁ | … | z_L], kept about a shift.
@@ -101,6 +103,16 @@ class Gram:
     def rows(self) -> int:
         """Number of rows that went in, less those taken out; of weighted ones, those above zero."""
         return sum(int(entry["sign"] * entry["n"]) for entry in self.provenance["runs"])
+
+    @property
+    def eps(self) -> float:
+        """Rounding of the moments, beside their columns' spread."""
+        return float(np.finfo("float32" if self.precision == "float32" else "float64").eps)
+
+    @property
+    def precision(self) -> str:
+        """Of the products: "float64", "sketch" or "float32"."""
+        return str(self.provenance["precision"])
 
     @property
     def nbytes(self) -> int:
@@ -262,8 +274,7 @@ class Gram:
         ]
         runs = [*self.provenance["runs"]]
         runs += [{**entry, "sign": entry["sign"] * sign} for entry in other.provenance["runs"]]
-        precisions = {self.provenance["precision"], other.provenance["precision"]}
-        precision = "float32" if "float32" in precisions else "float64"
+        precision = min(self.precision, other.precision, key=ROUGHEST.index)
         return Gram(
             self.columns,
             self.n + sign * other.n,
