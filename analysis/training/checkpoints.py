@@ -1,4 +1,4 @@
-"""Checkpoints: weights, AdamW's moments and the log, as safetensors and JSON, whole or not there."""
+"""Checkpoints: weights, AdamW's moments and the log, each whole or not there."""
 
 from __future__ import annotations
 

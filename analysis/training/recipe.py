@@ -64,9 +64,7 @@ class Recipe:
         }
 
 
-def optimiser_of(
-    parameters: Mapping[str, torch.nn.Parameter], recipe: Recipe
-) -> torch.optim.AdamW:
+def optimiser_of(parameters: Mapping[str, torch.nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
     groups = [

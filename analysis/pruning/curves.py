@@ -1,0 +1,419 @@
+"""Perplexity against the number of blocks taken out, in four ways.
+
+"Your Transformer is Secretly Linear" (arXiv 2405.12250) §4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+import actstore
+from actstore.errors import AnalysisError, NonFiniteError
+from analysis import perplexity as measuring
+from analysis import results
+from analysis.pruning.distilling import MAPS, WHOLE, distil, distil_maps
+from analysis.pruning.ranking import Ranking, rank_blocks, states
+from analysis.pruning.replacing import fit_maps
+from analysis.pruning.surgery import remove, replace
+from analysis.training import Batches, Recipe, token_stream
+
+if TYPE_CHECKING:
+    from actstore.fitting import LinearMap
+    from actstore.models import LanguageModel
+
+VARIANTS = ("remove", "replace", "replace_distilled", "remove_distilled")
+NEW_TOKENS = 8
+
+
+def curves(
+    model: LanguageModel,
+    train: Any,
+    held_out: Any,
+    counts: Sequence[int],
+    *,
+    variants: Sequence[str] = VARIANTS,
+    by: str = "linearity",
+    rescored: bool = False,
+    ranking: Ranking | None = None,
+    first_token: str | int = "keep",
+    intercept: bool = True,
+    ridge: float = 0.0,
+    context: int = 512,
+    stride: int | None = None,
+    bos: str = "tokenizer",
+    cluster: str | None = None,
+    distil_text: Any = None,
+    distil_context: int = 128,
+    distil_batch: int = 4,
+    maps_recipe: Recipe = MAPS,
+    whole_recipe: Recipe = WHOLE,
+    logits: float = 1.0,
+    hidden: float = 0.0,
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> xr.Dataset:
+    """Perplexity on held-out text with n blocks removed or replaced, for several n.
+
+    * ``remove``: the blocks are gone;
+    * ``replace``: the fitted map is in the place of each;
+    * ``replace_distilled``: the same, the maps then distilled (`distil_maps`);
+    * ``remove_distilled``: gone, all parameters left then distilled (`distil`).
+
+    Parameters
+    ----------
+    model : LanguageModel
+        Untouched.
+    train : corpus
+        Ranks the blocks and fits the maps, from its first `context` tokens of each document.
+    held_out : corpus
+        Judges; share no document between the two.
+    counts : sequence of int
+        How many of the ranked blocks to take out; 0 is the whole model.
+    variants : sequence of str
+        Of `VARIANTS`.
+    by, rescored, first_token
+        As for `rank_blocks`; `first_token` also for `fit_maps` and `distil_maps`.
+    ranking : Ranking, optional
+        An order that is at hand; `by` and `rescored` then go unused.
+    intercept, ridge
+        As for `fit_maps`.
+    context, stride, bos, cluster
+        As for `analysis.perplexity.perplexity`.
+    distil_text : corpus, optional
+        What is distilled on; default: `train`.
+    distil_context, distil_batch : int
+        Tokens of a window, and windows of a batch.
+    maps_recipe, whole_recipe : Recipe
+        For the two kinds of distillation.
+    logits, hidden : float
+        As for `distil`.
+    seed : int
+        Of the batches.
+    folder : path, optional
+        Where states, checkpoints and what was measured are kept, so that a call that was
+        interrupted goes on, and each pruned model is saved there as ``variant-n``.
+    progress : bool, optional
+
+    Returns
+    -------
+    xarray.Dataset
+        Over (variant, count): ``perplexity`` and ``nll`` with ``_low`` and ``_high``; ``ratio``
+        to the whole model's perplexity, paired by document; ``generates``, whether greedy
+        generation with its key/value cache gives the tokens that the model gives without one;
+        ``continuation``, that text; ``parameters``. NaN where logits are not finite. By ``step``:
+        ``order``, the block taken out, and ``criterion`` (scored, block) that it was chosen by.
+
+    Raises
+    ------
+    AnalysisError, ModelError
+        Counts or variants that cannot be; a family whose blocks cannot be taken out.
+    """
+    chosen, most = _checked(model, counts, variants)
+    corpus = actstore.read_corpus(train)
+    judged = actstore.read_corpus(held_out)
+    text = corpus if distil_text is None else actstore.read_corpus(distil_text)
+    with tempfile.TemporaryDirectory(prefix="actstore-pruning-") as scratch:
+        place = Path(scratch if folder is None else folder)
+        run = states(
+            model, corpus, place / "states.zarr", context=context, bos=bos, progress=progress
+        )
+        if ranking is None:
+            ranking = rank_blocks(
+                run,
+                by=by,
+                rescored=rescored,
+                model=model,
+                count=most,
+                first_token=first_token,
+                progress=progress,
+            )
+        taken = ranking.order[:most]
+        fits = any(variant.startswith("replace") for variant in variants) and most > 0
+        maps = (
+            fit_maps(
+                run,
+                taken,
+                intercept=intercept,
+                ridge=ridge,
+                first_token=first_token,
+                progress=progress,
+            )
+            if fits
+            else {}
+        )
+        stream, prefix = token_stream(model.tokenizer, text, bos)
+        pruner = _Pruner(
+            model,
+            maps,
+            Batches(stream, distil_context, distil_batch, seed, prefix),
+            maps_recipe=maps_recipe,
+            whole_recipe=whole_recipe,
+            first_token=first_token,
+            weights=(logits, hidden),
+            seed=seed,
+            progress=progress,
+        )
+        judge = _Judge(model, judged, context, stride, bos, cluster, place, progress)
+        choices = {
+            "by": ranking.by,
+            "rescored": ranking.rescored,
+            "first_token": first_token,
+            "intercept": intercept,
+            "ridge": ridge,
+            "context": context,
+            "stride": stride,
+            "bos": bos,
+            "cluster": cluster,
+            "distil_context": distil_context,
+            "distil_batch": distil_batch,
+            "maps_recipe": maps_recipe.to_dict(),
+            "whole_recipe": whole_recipe.to_dict(),
+            "logits": logits,
+            "hidden": hidden,
+            "seed": seed,
+        }
+        key = {"train": corpus.fingerprint(), "distil_text": text.fingerprint(), **choices}
+        cells = {}
+        whole = judge("whole", [], key, lambda _: model.model)
+        for count in chosen:
+            for variant in variants:
+                blocks = taken[:count]
+                cells[variant, count] = (
+                    judge(
+                        f"{variant}-{count}",
+                        blocks,
+                        key,
+                        lambda at, variant=variant, blocks=blocks: pruner(variant, blocks, at),
+                    )
+                    if count
+                    else whole
+                )
+    dataset = _table(cells, whole, list(variants), chosen)
+    dataset["order"] = ("step", taken)
+    dataset["criterion"] = (("scored", "block"), ranking.scores)
+    dataset.attrs.update(
+        choices_of(choices),
+        stride=whole.attrs["stride"],
+        blocks=model.n_blocks,
+        level=whole.attrs["level"],
+        tokens=whole.attrs["tokens"],
+        documents=whole.attrs["documents"],
+        clusters=whole.attrs["clusters"],
+        fitted_on=run.n_samples,
+        distilled_on=[
+            recipe.steps * distil_batch * distil_context for recipe in (maps_recipe, whole_recipe)
+        ],
+    )
+    record = results.provenance(
+        "analysis.pruning.curves",
+        model=model,
+        held_out=judged.fingerprint(),
+        counts=chosen,
+        variants=list(variants),
+        order=taken,
+        **key,
+    )
+    return results.label(dataset, "pruning", model.name, record)
+
+
+def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
+    """The choices that a Zarr attribute can hold and a reader wants to see."""
+    return {
+        key: int(value) if isinstance(value, bool) else value
+        for key, value in choices.items()
+        if isinstance(value, str | int | float)
+    }
+
+
+class _Pruner:
+    """Makes the model of a variant with some blocks taken out."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        maps: dict[int, LinearMap],
+        batches: Batches,
+        *,
+        maps_recipe: Recipe,
+        whole_recipe: Recipe,
+        first_token: str | int,
+        weights: tuple[float, float],
+        seed: int,
+        progress: bool | None,
+    ) -> None:
+        self.model, self.maps, self.batches = model, maps, batches
+        self.maps_recipe, self.whole_recipe = maps_recipe, whole_recipe
+        self.first_token, self.weights = first_token, weights
+        self.options = {"seed": seed, "progress": progress}
+
+    def __call__(self, variant: str, blocks: Sequence[int], folder: Path) -> Any:
+        if variant.startswith("replace"):
+            made = replace(self.model, {block: self.maps[block] for block in blocks})
+            if variant == "replace_distilled":
+                distil_maps(
+                    self.model,
+                    made,
+                    self.batches,
+                    recipe=self.maps_recipe,
+                    first_token=self.first_token,
+                    folder=folder,
+                    **self.options,
+                )
+            return made
+        made = remove(self.model, blocks)
+        if variant == "remove_distilled":
+            distil(
+                self.model,
+                made,
+                self.batches,
+                kept=[n for n in range(self.model.n_blocks) if n not in blocks],
+                logits=self.weights[0],
+                hidden=self.weights[1],
+                recipe=self.whole_recipe,
+                folder=folder,
+                **self.options,
+            )
+        return made
+
+
+class _Judge:
+    """Measures a model once, and remembers what it found in the folder."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        held_out: actstore.Corpus,
+        context: int,
+        stride: int | None,
+        bos: str,
+        cluster: str | None,
+        folder: Path,
+        progress: bool | None,
+    ) -> None:
+        self.model, self.held_out, self.folder = model, held_out, folder
+        self.options: dict[str, Any] = {
+            "context": context,
+            "stride": stride,
+            "bos": bos,
+            "cluster": cluster,
+            "progress": progress,
+        }
+
+    def __call__(self, name: str, blocks: Sequence[int], key: Any, make: Any) -> xr.Dataset:
+        record = [self.model.fingerprint(), self.held_out.fingerprint(), list(blocks), key]
+        digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+        path = self.folder / "measured" / f"{name}-{digest}.zarr"
+        if path.exists():
+            return results.load(path)
+        made = make(self.folder / "distilling" / f"{name}-{digest}")
+        if made is not self.model.model:
+            made.save_pretrained(self.folder / name)
+        known = actstore.load_model(
+            made, tokenizer=self.model.tokenizer or False, name=f"{self.model.name}-{name}"
+        )
+        try:
+            found = measuring.perplexity(known, self.held_out, **self.options)
+        except NonFiniteError:
+            found = self._lost()
+        prompt = self._prompt()
+        found["generates"] = ((), generates(made, prompt, NEW_TOKENS))
+        found["continuation"] = ((), self._continuation(made, prompt))
+        found["parameters"] = ((), sum(p.numel() for p in made.parameters()))
+        results.save(found, path)
+        return results.load(path)
+
+    def _lost(self) -> xr.Dataset:
+        """The whole model's result with every number NaN: logits overflowed."""
+        found = measuring.perplexity(self.model, self.held_out, **self.options)
+        names = [name for name in found.data_vars if name != "document_tokens"]
+        return found.assign({name: found[name] * np.nan for name in names})
+
+    def _prompt(self) -> torch.Tensor:
+        stream, _ = token_stream(
+            self.model.tokenizer, [next(iter(self.held_out))], self.options["bos"]
+        )
+        return torch.from_numpy(stream[None, :16])
+
+    def _continuation(self, made: Any, prompt: torch.Tensor) -> str:
+        new = greedy(made, prompt, NEW_TOKENS)[0, prompt.shape[1] :].tolist()
+        tokenizer = self.model.tokenizer
+        return str(new if tokenizer is None else tokenizer.decode(new))
+
+
+def generates(model: Any, prompt: torch.Tensor, new_tokens: int) -> bool:
+    """Whether ``generate`` with its cache equals picking the best token of whole passes.
+
+    Where two tokens are as good as each other, either is right.
+    """
+    ids = greedy(model, prompt, new_tokens)
+    with torch.inference_mode():
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits[0, prompt.shape[1] - 1 :]
+    chosen = logits.gather(1, ids[0, prompt.shape[1] :, None])[:, 0]
+    best = logits.max(1).values
+    return bool((best - chosen <= 1e-3 * best.abs().clamp_min(1)).all())
+
+
+def greedy(model: Any, prompt: torch.Tensor, new_tokens: int) -> torch.Tensor:
+    """The prompt and its greedy continuation, with the model's own ``generate`` and cache; it may
+    end sooner, with the model's end token."""
+    ids = prompt.to(next(model.parameters()).device)
+    found: torch.Tensor = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        use_cache=True,
+        pad_token_id=0,
+    )
+    return found
+
+
+def _table(
+    cells: dict[tuple[str, int], xr.Dataset],
+    whole: xr.Dataset,
+    variants: list[str],
+    counts: list[int],
+) -> xr.Dataset:
+    dims = ("variant", "count")
+    dataset = xr.Dataset(coords={"variant": variants, "count": counts})
+
+    def put(name: str, values: Any) -> None:
+        table = [[values[variant, count] for count in counts] for variant in variants]
+        dataset[name] = (dims, np.array(table))
+
+    for name in ("perplexity", "nll"):
+        for end in ("", "_low", "_high"):
+            put(name + end, {at: float(cell[name + end]) for at, cell in cells.items()})
+    ratios = {at: measuring.compare(whole, cell) for at, cell in cells.items()}
+    for end in ("", "_low", "_high"):
+        put("ratio" + end, {at: float(one["ratio" + end]) for at, one in ratios.items()})
+    put("generates", {at: bool(cell.generates) for at, cell in cells.items()})
+    put("continuation", {at: str(cell.continuation.item()) for at, cell in cells.items()})
+    put("parameters", {at: int(cell.parameters) for at, cell in cells.items()})
+    return dataset
+
+
+def _checked(
+    model: LanguageModel, counts: Sequence[int], variants: Sequence[str]
+) -> tuple[list[int], int]:
+    chosen = sorted({int(count) for count in counts})
+    if not chosen or chosen[0] < 0 or chosen[-1] >= model.n_blocks:
+        raise AnalysisError(
+            f"counts={list(counts)}; of {model.n_blocks} blocks, 0…{model.n_blocks - 1} can be "
+            "taken out"
+        )
+    unknown = [name for name in variants if name not in VARIANTS]
+    if unknown or not variants:
+        raise AnalysisError(f"variants={list(variants)}; choose from {VARIANTS}")
+    return chosen, chosen[-1]

@@ -1,0 +1,350 @@
+"""Training what is left of a pruned model to do what the whole one did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+
+from actstore.errors import AnalysisError
+from actstore.models.provenance import weights_fingerprint
+from actstore.models.running import StopForward, hooked
+from actstore.models.tensors import hidden_input, hidden_output
+from analysis.pruning.modules import LinearBlock, blocks_of, linear_blocks
+from analysis.training import Batches, Recipe, train
+
+if TYPE_CHECKING:
+    from actstore.models import LanguageModel
+
+MAPS = Recipe(steps=100, learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.99))
+WHOLE = Recipe(steps=100, learning_rate=5e-5, weight_decay=0.0)
+
+Log = dict[str, NDArray[Any]]
+
+
+def distil_maps(
+    teacher: LanguageModel,
+    student: Any,
+    batches: Batches,
+    *,
+    recipe: Recipe = MAPS,
+    first_token: str | int = "keep",
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+    every: int = 50,
+    progress: bool | None = None,
+) -> Log:
+    """Train the linear maps of a model, layer by layer, towards the original blocks' outputs.
+
+    "Your Transformer is Secretly Linear" (arXiv 2405.12250) §4. Each map gets the stream as it is
+    in the student, with the maps before it in place, and is trained towards what the original
+    model's stream is behind that block. The loss is the sum over maps of the mean squared error,
+    each over the variance of its target in the batch; no gradient passes from one map to
+    another, or through the blocks between. (On the original model's own stream there would be
+    nothing to train: the maps that were fitted are the best there.)
+
+    Parameters
+    ----------
+    teacher : LanguageModel
+        The original; untouched.
+    student : transformers.PreTrainedModel
+        What `replace` returned; its maps are trained in place, nothing else.
+    batches : Batches
+        Text for both.
+    recipe : Recipe
+        Rates are of maps between inputs scaled to a root mean square of 1 per coordinate and
+        targets scaled to 1 as a whole, so that they mean the same in every layer.
+    first_token : {"keep", "drop"} or int
+        Whether first positions count in the loss.
+    seed, folder, every, progress
+        As for `analysis.training.train`.
+
+    Returns
+    -------
+    dict of str to (steps,) float64 array
+        ``loss`` and ``block 3``…, the relative error of each map.
+
+    Raises
+    ------
+    AnalysisError
+        The student has no linear blocks.
+    """
+    maps = linear_blocks(student)
+    if not maps:
+        raise AnalysisError(
+            "the model has no linear blocks to distil; analysis.pruning.replace makes them"
+        )
+    skipped = _skipped(first_token, batches.context)
+    targets = sorted(maps)
+    scaled = _Scaled(maps)
+    with torch.no_grad():
+        inputs, outputs = _layerwise(teacher, student, batches(0), targets)
+        scaled.measure(inputs, outputs)
+    identity = {
+        "what": "distil_maps",
+        "teacher": teacher.fingerprint(),
+        "blocks": targets,
+        "first_token": first_token,
+        "student": weights_fingerprint(student),
+        "batches": batches.fingerprint(),
+    }
+
+    def losses(step: int) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            scaled.write()
+            inputs, outputs = _layerwise(teacher, student, batches(step), targets)
+        found = {}
+        for block in targets:
+            x, y = (one[:, skipped:].flatten(0, 1) for one in (inputs[block], outputs[block]))
+            found[f"block {block}"] = scaled.error(block, x, y)
+        return {"loss": torch.stack(list(found.values())).sum(), **found}
+
+    log = train(
+        scaled.parameters,
+        losses,
+        recipe,
+        seed=seed,
+        folder=folder,
+        every=every,
+        identity=identity,
+        description="distilling maps",
+        progress=progress,
+    )
+    with torch.no_grad():
+        scaled.write()
+    return log
+
+
+def distil(
+    teacher: LanguageModel,
+    student: Any,
+    batches: Batches,
+    *,
+    kept: list[int] | None = None,
+    logits: float = 1.0,
+    hidden: float = 0.0,
+    recipe: Recipe = WHOLE,
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+    every: int = 50,
+    progress: bool | None = None,
+) -> Log:
+    """Train all parameters of a pruned model towards the original's predictions.
+
+    "Your Transformer is Secretly Linear" (arXiv 2405.12250) §4. The loss is `logits` times the
+    Kullback-Leibler divergence KL(teacher ‖ student) of the next token, in nats, mean over
+    positions, plus `hidden` times the mean over the blocks left of the squared error of the
+    stream behind them, over the variance of the original's behind the same block.
+
+    Parameters
+    ----------
+    teacher : LanguageModel
+        The original; untouched.
+    student : transformers.PreTrainedModel
+        What `remove` (or `replace`) returned; trained in place, in evaluation mode: no dropout.
+    batches : Batches
+    kept : list of int, optional
+        Which of the original's blocks the student's are; needed for `hidden`.
+    logits, hidden : float
+        Weights of the two terms; one may be 0.
+    recipe, seed, folder, every, progress
+        As for `analysis.training.train`.
+
+    Returns
+    -------
+    dict of str to (steps,) float64 array
+        ``loss``, ``kl`` and ``hidden`` where they take part.
+
+    Raises
+    ------
+    AnalysisError
+        Weights that are negative or both 0; `kept` missing, or of another length.
+    """
+    own = len(blocks_of(student))
+    if min(logits, hidden) < 0 or logits + hidden == 0:
+        raise AnalysisError(f"logits={logits}, hidden={hidden}; one of the two must be positive")
+    if hidden and (kept is None or len(kept) != own):
+        raise AnalysisError(
+            f"kept={kept}; hidden= needs the original block of each of the {own} blocks"
+        )
+    identity = {
+        "what": "distil",
+        "teacher": teacher.fingerprint(),
+        "kept": kept,
+        "student": weights_fingerprint(student),
+        "logits": logits,
+        "hidden": hidden,
+        "batches": batches.fingerprint(),
+    }
+    parameters = dict(student.named_parameters())
+
+    def losses(step: int) -> dict[str, torch.Tensor]:
+        ids = batches(step)
+        with _teaching(teacher):
+            aim, behind = _run(teacher.model, teacher.blocks, ids, kept if hidden else [])
+        made, left = _run(student, blocks_of(student), ids, range(own) if hidden else [])
+        found: dict[str, torch.Tensor] = {}
+        if logits:
+            found["kl"] = divergence(aim, made)
+        if hidden:
+            assert kept is not None
+            found["hidden"] = torch.stack(
+                [relative_error(left[n], behind[block]) for n, block in enumerate(kept)]
+            ).mean()
+        weights = {"kl": logits, "hidden": hidden}
+        total = torch.stack([weights[name] * value for name, value in found.items()]).sum()
+        return {"loss": total, **found}
+
+    with _gradients(student):
+        return train(
+            parameters,
+            losses,
+            recipe,
+            seed=seed,
+            folder=folder,
+            every=every,
+            identity=identity,
+            description="distilling",
+            progress=progress,
+        )
+
+
+def divergence(teacher: torch.Tensor, student: torch.Tensor) -> torch.Tensor:
+    """KL(teacher ‖ student) in nats, mean over rows of (..., vocabulary) logits."""
+    aim = teacher.flatten(0, -2).log_softmax(-1)
+    made = student.flatten(0, -2).log_softmax(-1)
+    return (aim.exp() * (aim - made)).sum(-1).mean()
+
+
+def relative_error(made: torch.Tensor, aim: torch.Tensor) -> torch.Tensor:
+    """Σ‖made − aim‖² over Σ‖aim − mean‖², of (..., width) rows."""
+    made, aim = made.flatten(0, -2), aim.flatten(0, -2)
+    return (made - aim).square().sum() / (aim - aim.mean(0)).square().sum()
+
+
+class _Scaled:
+    """The maps as they are trained: between inputs and targets of size 1.
+
+    A few coordinates of the stream are hundreds of times larger than the others; a step of equal
+    size in each entry of a map would be a leap in those.
+    """
+
+    def __init__(self, maps: Mapping[int, LinearBlock]) -> None:
+        self.maps = maps
+        self.parameters: dict[str, torch.nn.Parameter] = {}
+        self._sizes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def measure(self, inputs: Mapping[int, Any], outputs: Mapping[int, Any]) -> None:
+        for block, one in self.maps.items():
+            x = inputs[block].flatten(0, 1).square().mean(0).sqrt()
+            x = x.clamp_min(1e-6 * float(x.max()) + 1e-30)
+            y = outputs[block].flatten(0, 1)
+            y = (y - y.mean(0)).square().mean().sqrt()
+            self._sizes[block] = x, y
+            weight = one.linear.weight * x / y
+            self.parameters[f"{block}.weight"] = torch.nn.Parameter(weight.detach().clone())
+            if one.linear.bias is not None:
+                bias = one.linear.bias / y
+                self.parameters[f"{block}.bias"] = torch.nn.Parameter(bias.detach().clone())
+
+    def write(self) -> None:
+        """Put what was trained into the model."""
+        for block, one in self.maps.items():
+            x, y = self._sizes[block]
+            one.linear.weight.copy_(self.parameters[f"{block}.weight"] * y / x)
+            if one.linear.bias is not None:
+                one.linear.bias.copy_(self.parameters[f"{block}.bias"] * y)
+
+    def error(self, block: int, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        size, scale = self._sizes[block]
+        bias = self.parameters.get(f"{block}.bias")
+        made = torch.nn.functional.linear(x / size, self.parameters[f"{block}.weight"], bias)
+        return relative_error(made, y / scale)
+
+
+def _layerwise(
+    teacher: LanguageModel, student: Any, ids: torch.Tensor, blocks: list[int]
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What enters each linear block of the student, and what leaves the original block."""
+    with _teaching(teacher):
+        _, behind = _run(teacher.model, teacher.blocks, ids, blocks, stop=True)
+    entered: dict[int, torch.Tensor] = {}
+
+    def before(block: int) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            states = hidden_input(args, kwargs)
+            assert states is not None
+            entered[block] = states.clone()
+            if block == blocks[-1]:
+                raise StopForward
+
+        return hook
+
+    layers = blocks_of(student)
+    handles = [
+        layers[block].register_forward_pre_hook(before(block), with_kwargs=True) for block in blocks
+    ]
+    with hooked(*handles), suppress(StopForward):
+        student(input_ids=ids.to(next(student.parameters()).device), use_cache=False)
+    return entered, behind
+
+
+def _run(
+    model: Any, layers: Any, ids: torch.Tensor, blocks: Any, *, stop: bool = False
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    """Logits, and the stream behind some blocks; with `stop` nothing after the last of them."""
+    behind: dict[int, torch.Tensor] = {}
+    wanted = list(blocks)
+
+    def after(block: int) -> Any:
+        def hook(module: Any, args: Any, output: Any) -> None:
+            states = hidden_output(output)
+            assert states is not None
+            behind[block] = states
+            if stop and block == max(wanted):
+                raise StopForward
+
+        return hook
+
+    handles = [layers[block].register_forward_hook(after(block)) for block in wanted]
+    logits = torch.empty(0)
+    with hooked(*handles), suppress(StopForward):
+        device = next(model.parameters()).device
+        logits = model(input_ids=ids.to(device), use_cache=False).logits
+    return logits, behind
+
+
+@contextmanager
+def _teaching(teacher: LanguageModel) -> Iterator[None]:
+    """The teacher held, in evaluation mode, its results usable in the student's graph."""
+    with teacher.exclusive(), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def _gradients(model: Any) -> Iterator[None]:
+    """Every parameter trained, whatever it was before and is again afterwards."""
+    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    for parameter in before:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter, flag in before.items():
+            parameter.requires_grad_(flag)
+
+
+def _skipped(first_token: str | int, context: int) -> int:
+    """How many positions of a window are left out of the loss."""
+    count = (
+        {"keep": 0, "drop": 1}.get(first_token, -1) if isinstance(first_token, str) else first_token
+    )
+    if not 0 <= count < context:
+        raise AnalysisError(
+            f"first_token={first_token!r}: give 'keep', 'drop', or how many positions to drop"
+        )
+    return count
