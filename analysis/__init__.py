@@ -14,16 +14,23 @@ from types import ModuleType
 __all__ = [
     "alternation",
     "annotation",
+    "checkpoints",
     "early_exit",
+    "influence",
+    "jackknife",
+    "linearity",
+    "linearity_errors",
     "peeking",
     "plots",
     "prediction",
+    "probing",
     "r2",
     "report",
     "results",
     "schedules",
     "stats",
     "submodules",
+    "tokens",
     "transfer",
 ]
 

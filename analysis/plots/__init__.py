@@ -9,17 +9,31 @@ transparent background and colours that hold on light and dark pages, for all ki
 from analysis.plots.alternation import alternation
 from analysis.plots.annotation import plausibility
 from analysis.plots.early_exit import early_exit
+from analysis.plots.linearity import (
+    angular_distance,
+    checkpoints,
+    influence,
+    linearity,
+    linearity_errors,
+)
 from analysis.plots.prediction import precision, surprisal
+from analysis.plots.probing import probing
 from analysis.plots.r2 import r2_heat_maps
 from analysis.plots.svg import inline_svg
 from analysis.plots.transfer import transfer
 
 __all__ = [
     "alternation",
+    "angular_distance",
+    "checkpoints",
     "early_exit",
+    "influence",
     "inline_svg",
+    "linearity",
+    "linearity_errors",
     "plausibility",
     "precision",
+    "probing",
     "r2_heat_maps",
     "surprisal",
     "transfer",

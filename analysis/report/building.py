@@ -11,7 +11,7 @@ import xarray as xr
 
 from actstore.errors import AnalysisError
 from analysis import results
-from analysis.report import annotation, basics, jumps, transfer
+from analysis.report import annotation, basics, jumps, linearity, probing, transfer
 from analysis.report.page import Section, Table, write
 from analysis.report.topic import Topic
 
@@ -106,6 +106,12 @@ _TOPICS: dict[str, Topic] = {
     "alternation": jumps.ALTERNATION,
     "transfer": transfer.TRANSFER,
     "transfer_r2": transfer.TRANSFER_R2,
+    "linearity": linearity.LINEARITY,
+    "linearity_errors": linearity.ERRORS,
+    "checkpoints": linearity.CHECKPOINTS,
+    "influence": linearity.INFLUENCE,
+    "angular_distance": linearity.ANGLES,
+    "probing": probing.PROBING,
     "annotation": annotation.ANNOTATION,
     "peek": basics.PEEK,
 }

@@ -1,0 +1,74 @@
+"""Sections of linear probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+from analysis import plots
+from analysis.report.page import Picture, Section, Table
+from analysis.report.topic import Topic, interval, percent
+
+
+def _findings(dataset: xr.Dataset) -> list[str]:
+    best = dataset.isel(layer=int(dataset.accuracy.argmax("layer")))
+    return [
+        f"{dataset.attrs['title']}: {dataset.sizes['class']} classes are told apart best at "
+        f"layer {int(best.layer)} of {int(dataset.layer[-1])}, {percent(best, 'accuracy')}; the "
+        f"commonest class gives {percent(dataset, 'majority')}, shuffled labels "
+        f"{percent(best, 'control_accuracy')}."
+    ]
+
+
+def _section(found: list[xr.Dataset]) -> Section:
+    parts: list[Any] = []
+    for dataset in found:
+        attributes = dataset.attrs
+        parts.append(
+            Picture(
+                [plots.probing(dataset), plots.probing(dataset, measure="macro_f1")],
+                f"{attributes['title']}: {_method(attributes['method'])} on "
+                f"{attributes['samples']:,} samples of {attributes['clusters']:,} "
+                f"{attributes['cluster']} clusters, cross-validated over {attributes['folds']} "
+                "folds of whole clusters. Shuffled labels: exchanged between "
+                f"{attributes['control']}. Bands are {attributes['level']:.0%} intervals; they "
+                "take the classifiers as given.",
+            )
+        )
+        names = ("accuracy", "macro_f1", "gain", "selectivity")
+        rows: list[list[Any]] = [
+            [int(at.layer), *(interval(at, name, 100, ".1f") for name in names)]
+            for layer in dataset.layer.values
+            for at in [dataset.sel(layer=layer)]
+        ]
+        header = ["layer", "accuracy %", "macro F1 %", "over majority", "over shuffled"]
+        parts.append(
+            Table(
+                header, rows, f"{attributes['title']}: the probes as numbers.", folded="As numbers"
+            )
+        )
+    return Section(
+        "What do linear probes read off the layers?",
+        parts,
+        "A linear classifier on the stored activations of each layer (“Your Transformer is "
+        "Secretly Linear”, arXiv 2405.12250, §5), beside the commonest class and a control with "
+        "shuffled labels.",
+    )
+
+
+def _method(method: str) -> str:
+    return {
+        "ridge": "ridge classifiers",
+        "least_squares": "least-squares classifiers",
+        "logistic": "logistic regression",
+    }[method]
+
+
+PROBING = Topic(
+    "What do linear probes read off the layers?",
+    _section,
+    _findings,
+    "No probes here: they need a label for each sample. Compute them with "
+    "analysis.probing.accuracy(run, labels).",
+)
