@@ -67,6 +67,9 @@ def test_the_whole_job(
     assert capsys.readouterr().out.strip() == "1 run read, no problems"
     assert run("fit", store, "--memory", "1MiB", "--dry-run") == 0
     assert "60 × 128 of 4 layers" in capsys.readouterr().out
+    assert run("fit", store, "--workers", 3, "--dry-run") == 0
+    assert "tasks             3, 3 at a time" in capsys.readouterr().out
+    assert "--workers goes with --dry-run" in refused(capsys, "fit", store, "--workers", 3)
     assert "-o maps.safetensors" in refused(capsys, "fit", store)
     assert run("fit", store, "-o", maps, "--holdout", 0.25, "--intercept") == 0
     assert "r²" in capsys.readouterr().out

@@ -51,6 +51,7 @@ def add_fit(commands: Any) -> None:
     add("--ridge", type=float, default=0.0, help="α of ridge regression; default 0")
     add("--intercept", action="store_true", help="fit an intercept (the paper does not)")
     add("--memory", help="budget of the Gram, such as 4GiB")
+    add("--workers", type=int, help="with --dry-run: tasks at a time, as on a cluster's threads")
     add("--quiet", action="store_true", help="no progress bar")
 
 
@@ -62,8 +63,11 @@ def _fit(arguments: argparse.Namespace) -> int:
     progress = False if arguments.quiet else None
     train, held_out = train_and_evaluation(arguments)
     if arguments.dry_run:
-        print(plan_gram(train, memory=arguments.memory).describe())
+        plan = plan_gram(train, memory=arguments.memory, workers=arguments.workers)
+        print(plan.describe())
         return 0
+    if arguments.workers is not None:
+        raise FitError("--workers goes with --dry-run; gram(run, client=...) runs on a cluster")
     if arguments.output is None:
         raise FitError("no file for the maps; -o maps.safetensors names one, --dry-run needs none")
     maps = fit(

@@ -5,7 +5,8 @@ from actstore.grams.columns import Column, Columns
 from actstore.grams.computing import gram, plan_gram
 from actstore.grams.executing import compute_gram
 from actstore.grams.parts import Parts, make_parts
-from actstore.grams.planning import Plan, make_plan
+from actstore.grams.planning import make_plan
+from actstore.grams.plans import Plan
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 

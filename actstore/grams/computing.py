@@ -12,7 +12,8 @@ from actstore.grams.checkpoints import EVERY, Checkpoints
 from actstore.grams.columns import Columns, select_columns
 from actstore.grams.executing import compute_gram, compute_tiled, part_provenance, provenance_of
 from actstore.grams.parts import Parts, make_parts
-from actstore.grams.planning import Plan, make_plan
+from actstore.grams.planning import make_plan
+from actstore.grams.plans import Plan
 from actstore.grams.sizes import parse_size, physical_memory
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram

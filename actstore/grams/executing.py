@@ -16,7 +16,7 @@ from actstore.grams.checkpoints import Checkpoints
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import Partial
 from actstore.grams.parts import Parts
-from actstore.grams.planning import Plan, Task
+from actstore.grams.plans import Plan, Task
 from actstore.grams.running import Tick, row_starts, run_pass, run_tasks, ticks
 from actstore.grams.sketching import Sketched
 from actstore.grams.source import RowSource

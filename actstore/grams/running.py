@@ -20,7 +20,7 @@ from actstore.grams.arithmetic import Recipe
 from actstore.grams.checkpoints import Checkpoints, SumsSoFar
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import Partial, accumulate, batched
-from actstore.grams.planning import Plan, Task
+from actstore.grams.plans import Plan, Task
 from actstore.grams.source import RowSource
 from actstore.grams.threads import one_blas_thread
 

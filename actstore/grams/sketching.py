@@ -9,7 +9,7 @@ from typing import Any
 from actstore.grams.arithmetic import Recipe
 from actstore.grams.columns import Columns
 from actstore.grams.kernel import Partial, Tile
-from actstore.grams.planning import Task
+from actstore.grams.plans import Task
 from actstore.grams.tiling import columns_of
 from actstore.grams.whitening import GUARD, Whitening, refreshed, restore, spectra
 

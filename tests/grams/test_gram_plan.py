@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actstore.errors import GramError
 from actstore.grams import Column, Columns, make_plan
 from actstore.grams.sizes import parse_size
 
@@ -74,6 +76,58 @@ def test_a_budget_takes_rows_and_then_workers() -> None:
     assert tight.peak_memory <= free.gram_bytes + (200 << 20)
     assert (tight.block_rows, tight.workers) < (free.block_rows, free.workers)
     assert "13 layers, 9,984 columns × 10,000 rows" in str(tight)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 900), min_size=1, max_size=20),
+    st.integers(1, 9),
+    st.sampled_from(["float64", "float32"]),
+    st.booleans(),
+)
+def test_tasks_add_up_to_the_whole(
+    widths: list[int], workers: int, dtype: str, tiled: bool
+) -> None:
+    columns = Columns([Column("s", k, w) for k, w in enumerate(widths)], "m")
+    free = make_plan(Shape(8192), columns, workers=workers, dtype=dtype)
+    memory = free.peak_memory - free.gram_bytes // 2 if tiled else None
+    plan = make_plan(Shape(8192), columns, workers=workers, dtype=dtype, memory=memory, tiled=tiled)
+    costs = [plan.cost(task) for task in plan.tasks]
+    assert sum(cost.operations for cost in costs) == plan.flops
+    assert sum(cost.read for cost in costs) == plan.bytes_read
+    for number in range(plan.passes):
+        held = [plan.cost(task).held for task in plan.of_pass(number)]
+        assert sum(held) <= plan.peak_memory
+    assert plan.workers <= workers
+
+
+def test_a_cluster_of_more_workers_gives_each_less() -> None:
+    columns = columns_of(49, 1600)
+    most = []
+    for workers in (1, 8, 64):
+        plan = make_plan(Shape(1_000_000), columns, workers=workers)
+        costs = [plan.cost(task) for task in plan.tasks]
+        most.append([max(getattr(c, n) for c in costs) for n in ("operations", "held", "read")])
+        assert len(plan.tasks) == workers
+        text = plan.describe()
+        assert f"tasks             {workers}, {workers} at a time" in text
+        assert "largest task" in text
+    one, eight, many = np.array(most) / most[0]
+    assert one.tolist() == [1, 1, 1]
+    assert eight[0] < 1.2 / 8
+    assert many[0] < 1.3 / 64
+    assert many[2] < eight[2] < 0.75
+    with pytest.raises(GramError, match="workers=0: at least one task runs at a time"):
+        make_plan(Shape(10), columns, workers=0)
+
+
+def test_what_the_source_holds_counts() -> None:
+    class Holding(Shape):
+        held_bytes = 12_345
+
+    few = columns_of(3, 100)
+    plain, holding = (make_plan(kind(100), few, workers=1) for kind in (Shape, Holding))
+    assert holding.peak_memory == plain.peak_memory + 12_345
 
 
 def test_sizes_are_read_with_their_units() -> None:
