@@ -21,9 +21,12 @@ __all__ = [
     "linearity",
     "linearity_errors",
     "peeking",
+    "perplexity",
     "plots",
     "prediction",
+    "pretraining",
     "probing",
+    "pruning",
     "r2",
     "report",
     "results",
@@ -31,6 +34,7 @@ __all__ = [
     "stats",
     "submodules",
     "tokens",
+    "training",
     "transfer",
 ]
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import xarray as xr
 
 import actstore
 from analysis import pruning, report, results
-from analysis.training import Recipe
+from analysis.pruning import distilling
 from examples import assets
 
 BOS = "<|endoftext|>"
@@ -28,8 +29,8 @@ HELD_OUT = 24  # articles
 JUDGED = 320  # tokens of each of them
 CONTEXT = 512
 FITTED = 256  # tokens of each other article
-MAPS = Recipe(steps=60, learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.99))
-WHOLE = Recipe(steps=30, learning_rate=5e-5, weight_decay=0.0)
+MAPS = replace(distilling.MAPS, steps=40)
+WHOLE = replace(distilling.WHOLE, steps=30)
 
 
 def main() -> None:
@@ -51,8 +52,8 @@ def main() -> None:
         stride=CONTEXT // 2,
         bos=BOS,
         distil_text=train,
-        maps_recipe=MAPS if options.limit is None else Recipe(5, 1e-3, weight_decay=0.0),
-        whole_recipe=WHOLE if options.limit is None else Recipe(3, 5e-5, weight_decay=0.0),
+        maps_recipe=MAPS if options.limit is None else replace(MAPS, steps=5),
+        whole_recipe=WHOLE if options.limit is None else replace(WHOLE, steps=3),
         folder=output / "pruned",
     )
     results.save(found, output / "results" / "pruning.zarr")

@@ -17,7 +17,9 @@ from analysis.plots.linearity import (
     linearity_errors,
 )
 from analysis.plots.prediction import precision, surprisal
+from analysis.plots.pretraining import pretraining
 from analysis.plots.probing import probing
+from analysis.plots.pruning import pruning
 from analysis.plots.r2 import r2_heat_maps
 from analysis.plots.svg import inline_svg
 from analysis.plots.transfer import transfer
@@ -33,7 +35,9 @@ __all__ = [
     "linearity_errors",
     "plausibility",
     "precision",
+    "pretraining",
     "probing",
+    "pruning",
     "r2_heat_maps",
     "surprisal",
     "transfer",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,11 @@ from analysis.training import Batches, Recipe, train
 if TYPE_CHECKING:
     from actstore.models import LanguageModel
 
-MAPS = Recipe(steps=100, learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.99))
+MAPS = Recipe(steps=100, learning_rate=0.2, weight_decay=0.0, clip=float("inf"), optimiser="sgd")
 WHOLE = Recipe(steps=100, learning_rate=5e-5, weight_decay=0.0)
+
+_MEASURED = 8  # batches that the whitening is taken from
+_LEAST = 0.01  # of the median eigenvalue, added to all
 
 Log = dict[str, NDArray[Any]]
 
@@ -42,10 +46,14 @@ def distil_maps(
 
     "Your Transformer is Secretly Linear" (arXiv 2405.12250) §4. Each map gets the stream as it is
     in the student, with the maps before it in place, and is trained towards what the original
-    model's stream is behind that block. The loss is the sum over maps of the mean squared error,
-    each over the variance of its target in the batch; no gradient passes from one map to
-    another, or through the blocks between. (On the original model's own stream there would be
-    nothing to train: the maps that were fitted are the best there.)
+    model's stream is behind that block, by the mean squared error; no gradient passes from one
+    map to another, or through the blocks between. (On the original model's own stream there would
+    be nothing to train: the maps that were fitted are the best there.)
+
+    Few directions of the stream are hundreds of times larger than the others, which gradient
+    descent on the maps themselves cannot follow. It is done on what each map makes of whitened
+    inputs, where every direction is as steep as the others and a rate of 1 would be a Newton
+    step.
 
     Parameters
     ----------
@@ -56,8 +64,8 @@ def distil_maps(
     batches : Batches
         Text for both.
     recipe : Recipe
-        Rates are of maps between inputs scaled to a root mean square of 1 per coordinate and
-        targets scaled to 1 as a whole, so that they mean the same in every layer.
+        By default plain gradient descent; its rate, between 0 and 1, is the share of a Newton
+        step on each batch.
     first_token : {"keep", "drop"} or int
         Whether first positions count in the loss.
     seed, folder, every, progress
@@ -66,7 +74,8 @@ def distil_maps(
     Returns
     -------
     dict of str to (steps,) float64 array
-        ``loss`` and ``block 3``…, the relative error of each map.
+        ``loss``, half the squared error over the target's variance, summed over maps, and
+        ``block 3``…, the squared error of each map over its target's variance in the batch.
 
     Raises
     ------
@@ -80,10 +89,17 @@ def distil_maps(
         )
     skipped = _skipped(first_token, batches.context)
     targets = sorted(maps)
-    scaled = _Scaled(maps)
     with torch.no_grad():
-        inputs, outputs = _layerwise(teacher, student, batches(0), targets)
-        scaled.measure(inputs, outputs)
+        seen = [_layerwise(teacher, student, batches(step), targets) for step in range(_MEASURED)]
+    changes = {
+        block: _Change(
+            maps[block],
+            torch.cat([inputs[block][:, skipped:].flatten(0, 1) for inputs, _ in seen]),
+            torch.cat([outputs[block][:, skipped:].flatten(0, 1) for _, outputs in seen]),
+        )
+        for block in targets
+    }
+    del seen
     identity = {
         "what": "distil_maps",
         "teacher": teacher.fingerprint(),
@@ -95,16 +111,25 @@ def distil_maps(
 
     def losses(step: int) -> dict[str, torch.Tensor]:
         with torch.no_grad():
-            scaled.write()
+            for change in changes.values():
+                change.write()
             inputs, outputs = _layerwise(teacher, student, batches(step), targets)
-        found = {}
-        for block in targets:
+        found, losses = {}, []
+        for block, change in changes.items():
             x, y = (one[:, skipped:].flatten(0, 1) for one in (inputs[block], outputs[block]))
-            found[f"block {block}"] = scaled.error(block, x, y)
-        return {"loss": torch.stack(list(found.values())).sum(), **found}
+            made = change(x)
+            losses.append(0.5 * (made - y).square().sum(-1).mean() / change.variance)
+            found[f"block {block}"] = relative_error(made, y).detach()
+        return {"loss": torch.stack(losses).sum(), **found}
+
+    parameters = {
+        f"{block}.{part}": parameter
+        for block, change in changes.items()
+        for part, parameter in change.parameters.items()
+    }
 
     log = train(
-        scaled.parameters,
+        parameters,
         losses,
         recipe,
         seed=seed,
@@ -115,7 +140,8 @@ def distil_maps(
         progress=progress,
     )
     with torch.no_grad():
-        scaled.write()
+        for change in changes.values():
+            change.write()
     return log
 
 
@@ -226,44 +252,52 @@ def relative_error(made: torch.Tensor, aim: torch.Tensor) -> torch.Tensor:
     return (made - aim).square().sum() / (aim - aim.mean(0)).square().sum()
 
 
-class _Scaled:
-    """The maps as they are trained: between inputs and targets of size 1.
+class _Change:
+    """What is added to a map as it is trained: x ↦ ((x − μ) W) δ + β, with (x − μ) W white.
 
-    A few coordinates of the stream are hundreds of times larger than the others; a step of equal
-    size in each entry of a map would be a leap in those.
+    Parameters
+    ----------
+    block : LinearBlock
+    inputs, outputs : (rows, width) tensors
+        What a whitening and the target's variance are taken from.
     """
 
-    def __init__(self, maps: Mapping[int, LinearBlock]) -> None:
-        self.maps = maps
-        self.parameters: dict[str, torch.nn.Parameter] = {}
-        self._sizes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    def __init__(self, block: LinearBlock, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        linear = self._linear = block.linear
+        self._weight = linear.weight.detach().clone()
+        self._bias = None if linear.bias is None else linear.bias.detach().clone()
+        x = inputs.double()
+        # without a bias nothing may be added to what is not there
+        mean = x.mean(0) if self._bias is not None else torch.zeros_like(x[0])
+        moments = (x - mean).T @ (x - mean) / len(x)
+        values, vectors = torch.linalg.eigh(moments)
+        # directions that a few thousand rows hardly show are not blown up
+        floor = _LEAST * values.median().clamp_min(1e-12 * float(values.max()))
+        white = vectors * (values.clamp_min(0) + floor).rsqrt()
+        dtype = self._weight.dtype
+        self._mean, self._white = mean.to(dtype), white.to(dtype)
+        self.variance = float((outputs - outputs.mean(0)).square().sum(-1).mean())
+        size = math.sqrt(self.variance)
+        width = len(white)
+        self._size = size
+        self.parameters = {"weight": torch.nn.Parameter(torch.zeros(width, width, dtype=dtype))}
+        if self._bias is not None:
+            self.parameters["bias"] = torch.nn.Parameter(torch.zeros(width, dtype=dtype))
 
-    def measure(self, inputs: Mapping[int, Any], outputs: Mapping[int, Any]) -> None:
-        for block, one in self.maps.items():
-            x = inputs[block].flatten(0, 1).square().mean(0).sqrt()
-            x = x.clamp_min(1e-6 * float(x.max()) + 1e-30)
-            y = outputs[block].flatten(0, 1)
-            y = (y - y.mean(0)).square().mean().sqrt()
-            self._sizes[block] = x, y
-            weight = one.linear.weight * x / y
-            self.parameters[f"{block}.weight"] = torch.nn.Parameter(weight.detach().clone())
-            if one.linear.bias is not None:
-                bias = one.linear.bias / y
-                self.parameters[f"{block}.bias"] = torch.nn.Parameter(bias.detach().clone())
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        before = torch.nn.functional.linear(x, self._weight, self._bias)
+        added = ((x - self._mean) @ self._white) @ self.parameters["weight"]
+        if "bias" in self.parameters:
+            added = added + self.parameters["bias"]
+        return before + self._size * added
 
     def write(self) -> None:
         """Put what was trained into the model."""
-        for block, one in self.maps.items():
-            x, y = self._sizes[block]
-            one.linear.weight.copy_(self.parameters[f"{block}.weight"] * y / x)
-            if one.linear.bias is not None:
-                one.linear.bias.copy_(self.parameters[f"{block}.bias"] * y)
-
-    def error(self, block: int, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        size, scale = self._sizes[block]
-        bias = self.parameters.get(f"{block}.bias")
-        made = torch.nn.functional.linear(x / size, self.parameters[f"{block}.weight"], bias)
-        return relative_error(made, y / scale)
+        added = self._size * (self._white @ self.parameters["weight"])
+        self._linear.weight.copy_(self._weight + added.T)
+        if self._bias is not None:
+            bias = self._size * self.parameters["bias"] - self._mean @ added
+            self._linear.bias.copy_(self._bias + bias)
 
 
 def _layerwise(

@@ -11,7 +11,16 @@ import xarray as xr
 
 from actstore.errors import AnalysisError
 from analysis import results
-from analysis.report import annotation, basics, jumps, linearity, probing, transfer
+from analysis.report import (
+    annotation,
+    basics,
+    jumps,
+    linearity,
+    pretraining,
+    probing,
+    pruning,
+    transfer,
+)
 from analysis.report.page import Section, Table, write
 from analysis.report.topic import Topic
 
@@ -112,6 +121,9 @@ _TOPICS: dict[str, Topic] = {
     "influence": linearity.INFLUENCE,
     "angular_distance": linearity.ANGLES,
     "probing": probing.PROBING,
+    "pruning": pruning.PRUNING,
+    "pretraining": pretraining.PRETRAINING,
+    "perplexity": pruning.PERPLEXITY,
     "annotation": annotation.ANNOTATION,
     "peek": basics.PEEK,
 }

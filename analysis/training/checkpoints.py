@@ -28,7 +28,7 @@ def save(
     folder: Path,
     done: int,
     parameters: Mapping[str, torch.nn.Parameter],
-    optimiser: torch.optim.AdamW,
+    optimiser: torch.optim.Optimizer,
     log: Mapping[str, list[float]],
     record: Mapping[str, Any],
 ) -> None:
@@ -41,7 +41,7 @@ def save(
         f"{name} {part}": optimiser.state[p][part].detach().contiguous()
         for name, p in parameters.items()
         for part in _NAMES
-        if p in optimiser.state
+        if part in optimiser.state.get(p, {})
     }
     moments |= {f"log {name}": torch.tensor(v, dtype=torch.float64) for name, v in log.items()}
     save_file(weights, scratch / _WEIGHTS)
@@ -63,7 +63,7 @@ def save(
 def restore(
     kept: Path,
     parameters: Mapping[str, torch.nn.Parameter],
-    optimiser: torch.optim.AdamW,
+    optimiser: torch.optim.Optimizer,
     record: Mapping[str, Any],
 ) -> tuple[int, dict[str, list[float]]]:
     state = json.loads((kept / _STATE).read_text())

@@ -101,7 +101,7 @@ def _step(
     step: int,
     parameters: Mapping[str, torch.nn.Parameter],
     losses: Callable[[int], Losses],
-    optimiser: torch.optim.AdamW,
+    optimiser: torch.optim.Optimizer,
     recipe: Recipe,
     seed: int,
 ) -> dict[str, float]:

@@ -11,10 +11,12 @@ import torch
 
 from actstore.errors import AnalysisError
 
+OPTIMISERS = ("adamw", "sgd")
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) with warm-up and a cosine to zero.
+    """An optimiser whose rate warms up and falls to zero by a cosine.
 
     Attributes
     ----------
@@ -26,8 +28,11 @@ class Recipe:
     weight_decay : float
         On matrices; biases, norms and other vectors have none.
     betas : (float, float)
+        Of AdamW.
     clip : float
         Largest norm of the gradient.
+    optimiser : {"adamw", "sgd"}
+        AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101), or plain gradient descent.
     """
 
     steps: int
@@ -36,6 +41,7 @@ class Recipe:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
+    optimiser: str = "adamw"
 
     def __post_init__(self) -> None:
         if self.steps < 0 or not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
@@ -43,6 +49,9 @@ class Recipe:
                 f"steps={self.steps}, learning_rate={self.learning_rate}, warmup={self.warmup}; "
                 "expected steps ≥ 0, a positive rate, and a share of steps for the warm-up"
             )
+
+        if self.optimiser not in OPTIMISERS:
+            raise AnalysisError(f"optimiser={self.optimiser!r}; choose from {OPTIMISERS}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, 0…steps−1."""
@@ -60,19 +69,25 @@ class Recipe:
             "warmup": self.warmup,
             "weight_decay": self.weight_decay,
             "betas": list(self.betas),
-            "clip": self.clip,
+            "clip": str(self.clip),
+            "optimiser": self.optimiser,
         }
 
 
-def optimiser_of(parameters: Mapping[str, torch.nn.Parameter], recipe: Recipe) -> torch.optim.AdamW:
+def optimiser_of(
+    parameters: Mapping[str, torch.nn.Parameter], recipe: Recipe
+) -> torch.optim.Optimizer:
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
     groups = [
         {"params": matrices, "weight_decay": recipe.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
+    given = [group for group in groups if group["params"]]
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(given, lr=recipe.learning_rate, foreach=False)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        given,
         lr=recipe.learning_rate,
         betas=recipe.betas,
         foreach=False,
