@@ -74,6 +74,15 @@ def test_the_whole_job(
     assert run("fit", store, "-o", maps, "--holdout", 0.25, "--intercept") == 0
     assert "r²" in capsys.readouterr().out
     assert maps.exists()
+    assert run("info", store, "--json") == 0
+    kept = json.loads(capsys.readouterr().out)["cache"]
+    assert kept
+    assert all(name.startswith("gram-") and size > 0 for name, size in kept.items())
+    assert "say --yes" in refused(capsys, "rm", store, "tiny-gpt2/cats", "--cache")
+    assert run("rm", store, "tiny-gpt2/cats", "--cache", "--yes") == 0
+    assert f"removed {len(kept)} things" in capsys.readouterr().out
+    assert run("rm", store, "tiny-gpt2/cats", "--cache", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": [], "freed": 0}
     assert run("report", store, "--model", model_folder, "--holdout", 0.25, "-o", report) == 0
     assert "<html" in report.read_text()
 

@@ -43,12 +43,13 @@ def add_info(commands: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
     run = named_run(arguments.store, arguments.run)
+    told = {**run.info(), "cache": run.cache}
     if arguments.json:
-        print(json.dumps(run.info(), indent=2, default=str))
+        print(json.dumps(told, indent=2, default=str))
     else:
         print(run)
         print()
-        _print_tree(run.info())
+        _print_tree(told)
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from actstore.cli.common import command, run_name
+from actstore.cli.common import command, count, run_name
 from actstore.errors import SelectionError
 
 RM_HELP = """\
@@ -19,6 +19,11 @@ def add_rm(commands: Any) -> None:
     parser = command(commands, "rm", _rm, "Remove a run for good.", RM_HELP)
     parser.add_argument("store", help="folder or URL of the store")
     parser.add_argument("run", help="MODEL/CORPUS")
+    parser.add_argument(
+        "--cache",
+        action="store_true",
+        help="remove only what was computed from the run, which is computed again when needed",
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="one JSON object: what was removed")
 
@@ -28,6 +33,8 @@ def _rm(arguments: argparse.Namespace) -> int:
 
     store = open(arguments.store)
     name = run_name(arguments.store, arguments.run)
+    if arguments.cache:
+        return _rm_cache(arguments, store[name])
     row = next(row for row in store.table() if (row["model"], row["corpus"]) == name)
     told = f"{arguments.run} ({row['samples'] or '?'} samples, {row['size'] or '?'})"
     if not arguments.yes and not _confirmed(f"remove {told} for good?"):
@@ -35,6 +42,24 @@ def _rm(arguments: argparse.Namespace) -> int:
         return 1
     store.remove(*name)
     print(json.dumps({"removed": arguments.run}) if arguments.json else f"removed {told}")
+    return 0
+
+
+def _rm_cache(arguments: argparse.Namespace, run: Any) -> int:
+    from actstore.store.table import human_bytes
+
+    held = run.cache
+    told = (
+        f"{count(len(held), 'thing')} ({human_bytes(sum(held.values()))}) computed from {run.name}"
+    )
+    if held and not arguments.yes and not _confirmed(f"remove {told}?"):
+        print(f"{told} left")
+        return 1
+    freed = run.clear_cache()
+    if arguments.json:
+        print(json.dumps({"removed": list(held), "freed": freed}))
+    else:
+        print(f"removed {told}" if held else f"nothing was kept beside {run.name}")
     return 0
 
 

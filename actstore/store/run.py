@@ -12,6 +12,7 @@ import zarr
 
 from actstore.errors import SiteError, StoreError
 from actstore.store.backend import Backend, location
+from actstore.store.caching import cache_sizes, remove_entries
 from actstore.store.layout import CACHE, check_label
 from actstore.store.lazy import read_block, site_array
 from actstore.store.record import check_key
@@ -275,6 +276,34 @@ class Run(View):
             return zarr.open_group(backend.zarr, path=path, mode="a" if create else "r+")
         except OSError as error:
             raise StoreError(f"{path} cannot be made: {error}") from error
+
+    @property
+    def cache(self) -> dict[str, int]:
+        """Bytes on disk of each thing that was computed from the run and is kept beside it."""
+        return cache_sizes(self.stored.backend, self.name)
+
+    def clear_cache(self, *names: str) -> int:
+        """Remove what was computed from the run: it is computed again when it is needed.
+
+        Not while it is in use: a computation that is under way loses its checkpoints, and a Gram
+        larger than memory the blocks that it reads.
+
+        Parameters
+        ----------
+        *names : str
+            Keys of `cache`; all where none is given.
+
+        Returns
+        -------
+        int
+            Bytes that were freed.
+
+        Raises
+        ------
+        SelectionError
+            No entry of that name.
+        """
+        return remove_entries(self.stored.backend, self.name, names)
 
     def __repr__(self) -> str:
         return run_text(self)

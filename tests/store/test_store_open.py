@@ -15,7 +15,7 @@ from store_fakes import Spec, fill, planned, resumed, values
 from zarr.storage import LocalStore, MemoryStore
 
 import actstore
-from actstore.errors import MissingRunError, StoreError, StoreVersionError
+from actstore.errors import MissingRunError, SelectionError, StoreError, StoreVersionError
 from actstore.store import create_run
 from actstore.store.layout import shard_rows
 
@@ -166,6 +166,18 @@ def test_every_kind_of_store(tmp_path):
         assert run.cache_group("gram") is None
         run.cache_group("gram", create=True).create_array("x", shape=(3,), dtype="f8")
         assert list(run.cache_group("gram")) == ["x"]
+        run.cache_group("other", create=True)["x"] = np.zeros(1000)
+        assert sorted(run.cache) == ["gram", "other"]
+        assert run.cache["other"] > run.cache["gram"] > 0
+        with pytest.raises(SelectionError, match="'grum' in the cache of gpt2/wiki; it has"):
+            run.clear_cache("gram", "grum")
+        held = run.cache
+        assert run.clear_cache("gram") == held["gram"]
+        assert run.cache == {"other": held["other"]}
+        assert run.cache_group("gram") is None
+        assert run.clear_cache() == held["other"]
+        assert run.cache == {}
+        assert run.clear_cache() == 0
         assert actstore.open(place).verify() == []
 
 
