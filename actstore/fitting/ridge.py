@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -96,6 +97,8 @@ class RidgePath(Mapping[float, MapSet]):
         self.intercept = intercept
         self.provenance = {**moments.provenance, "n": moments.n, "intercept": intercept}
         keys = moments.layers
+        # Centred moments are of one row fewer.
+        self._rows = moments.rows - intercept
         self._means = {k: moments.mean(key) for k, key in enumerate(keys)}
         eps = moments.eps
 
@@ -133,9 +136,20 @@ class RidgePath(Mapping[float, MapSet]):
         )
 
     def maps(self, ridge: float) -> MapSet:
-        """Maps for any α ≥ 0, each made when it is asked for."""
+        """Maps for any α ≥ 0, each made when it is asked for; a warning names the sources that
+        their Gram alone does not settle."""
         alpha = one_ridge(ridge)
+        warn_of(self.rough([alpha]), self.columns)
         return MapSet(_PathMaps(self, alpha), self.columns, {**self.provenance, "ridge": alpha})
+
+    def rough(self, ridges: Iterable[float]) -> set[int]:
+        """Places of sources too ill-conditioned for their moments, with the least of these α."""
+        least = min(ridges)
+        return {
+            source
+            for source, factored in self._factored.items()
+            if factored.spectrum.rough(least, self._rows)
+        }
 
     def at(self, place: tuple[int, int], ridge: float) -> LinearMap:
         """The map of one pair of places for any α ≥ 0."""
@@ -196,6 +210,8 @@ class RidgePath(Mapping[float, MapSet]):
         trailing = "feature" if average is None else None
         leading = {"ridge": self.ridges}
         result = tabulate(self.columns, self.places, values, "r2", leading, trailing=trailing)
+        warn_of(self.rough(self.ridges), self.columns)
+        rows.warn()
         result.attrs = attributes(
             "coefficient of determination", self.provenance, moments, average=average or "none"
         )
@@ -210,6 +226,7 @@ class RidgePath(Mapping[float, MapSet]):
         vectors = factored.spectrum.vectors
         inner = rows.inner(source)
         turned = vectors.T @ inner @ vectors
+        largest = float(np.diagonal(turned).max(initial=0.0))
         found = {}
         for target in targets:
             here = rows.moments(source, target, inner)
@@ -222,8 +239,21 @@ class RidgePath(Mapping[float, MapSet]):
                 matrix = factored.inner(target, ridge)
                 bias = self._means[target] - mean @ matrix if self.intercept else None
                 sse.append(squared_errors(matrix, bias, here))
+                if rows.doubts(matrix, largest, here.total):
+                    rows.rough.add((source, target))
             found[target] = np.stack(sse)
         return found
+
+
+def warn_of(rough: Iterable[int], columns: Columns) -> None:
+    """One line for sources that their moments' eigenvalues do not settle."""
+    names = [str(labels(columns)[k]) for k in sorted(rough)]
+    if names:
+        warnings.warn(
+            f"source layers {', '.join(names)} are too ill-conditioned for their Gram's "
+            "eigenvalues: maps with so small a ridge may be inexact; fit(run, ...) can use rows",
+            stacklevel=3,
+        )
 
 
 class _PathMaps(Mapping[tuple[int, int], LinearMap]):

@@ -63,6 +63,7 @@ def r2(
 
     trailing = "feature" if average is None else None
     result = tabulate(maps.columns, maps.places, values, "r2", trailing=trailing)
+    rows.warn()
     result.attrs = attributes(
         "coefficient of determination", maps.provenance, rows.gram, average=average or "none"
     )
@@ -105,6 +106,7 @@ def mse(
 
     trailing = "feature" if average is None else None
     result = tabulate(maps.columns, maps.places, values, "mse", trailing=trailing)
+    rows.warn()
     result.attrs = attributes(
         "mean squared error", maps.provenance, rows.gram, average=average or "none"
     )
@@ -169,6 +171,7 @@ def r2_interval(
         return found
 
     both = tabulate(maps.columns, maps.places, values, "r2", {"part": ["r2", "standard_error"]})
+    rows.warn(*shares)
     value = both.sel(part="r2", drop=True)
     error = both.sel(part="standard_error", drop=True).rename("standard_error")
     reach = stats.t.ppf(0.5 + level / 2, len(shares) - 1) * error

@@ -15,6 +15,8 @@ SAFE = {"float64": 1e10, "sketch": 1e10, "float32": 1e6}
 # Raw moments have lost digits to the mean before they are factorised: where the rows are at hand,
 # only the fraction RAW of that condition is taken for safe.
 RAW = 1e-4
+# Eigenvalues are trusted down to this fraction of the largest.
+SPREAD = 1e12
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,15 @@ class Spectrum:
     def condition(self) -> float:
         """√(largest / smallest kept): the design's own, as the moments are its square."""
         return float(np.sqrt(self.values[0] / self.values[-1])) if self.rank else float("inf")
+
+    def rough(self, ridge: float, rows: int) -> bool:
+        """Whether what was taken for zero, or is next to it, may matter to the solution: fewer
+        values than `rows` allow, or a condition above `SPREAD`, ridge and all."""
+        if self.rank == 0:
+            return False
+        floor = (self.values[0] + ridge) / SPREAD
+        lost = self.rank < min(rows, len(self.vectors)) and ridge < floor
+        return bool(lost or self.values[-1] + ridge < floor)
 
     def freedom(self, ridge: float) -> float:
         """Σ λ/(λ + α)."""

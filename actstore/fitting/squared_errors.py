@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from actstore.errors import FitError
-from actstore.fitting.maps import MapSet
+from actstore.fitting.maps import LinearMap, MapSet
 from actstore.grams.columns import Columns
 from actstore.grams.statistics import Gram
 
 # An error this small beside the coordinate's mean is rounding: the coordinate is met exactly.
 ROUNDING = 1e-13
+# Moments say r² to within about ε Σ (Aᵢ sᵢ)² / SST, s the columns' spread: a map of large entries
+# that cancel, as of ill-conditioned sources, is scored on the rows beyond this.
+ROUGH = 1e-7 / 16
+BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,50 @@ def squared_errors(matrix: np.ndarray, bias: np.ndarray | None, rows: Moments) -
     return np.where(sse > rows.n * (ROUNDING * rows.mean_y) ** 2, sse, 0.0)
 
 
+def uncertain(
+    matrix: np.ndarray, spread: np.ndarray | float, total: np.ndarray, eps: float
+) -> bool:
+    """Whether moments of these spreads, Σ(x − x̄)², leave a map's r² uncertain by `ROUGH`."""
+    weighed = np.einsum("ij,ij->j", matrix, matrix * np.reshape(spread, (-1, 1)))
+    return bool((eps * weighed > ROUGH * total)[total > 0].any())
+
+
+def rows_errors(
+    gram: Gram, source: int, maps: Mapping[int, LinearMap], places: Mapping[int, int]
+) -> dict[int, np.ndarray]:
+    """Σ w (y − xA − b)² from the rows themselves, by target.
+
+    Parameters
+    ----------
+    gram : Gram
+        Whose run is at hand.
+    source : int
+        Place among the Gram's columns.
+    maps : mapping from target to LinearMap
+    places : mapping from target to place among the Gram's columns
+    """
+    run = gram.run
+    assert run is not None
+    found = {target: np.zeros(linear.matrix.shape[1]) for target, linear in maps.items()}
+    for block in run.row_blocks(BLOCK_ROWS):
+        x, *ys = (
+            run.read(gram.columns[k].site, gram.columns[k].layer, block).astype(np.float64)
+            for k in (source, *(places[target] for target in maps))
+        )
+        for (target, linear), y in zip(maps.items(), ys, strict=True):
+            y -= x @ linear.matrix
+            if linear.bias is not None:
+                y -= linear.bias
+            y *= y
+            found[target] += y.sum(axis=0) if gram.weights is None else gram.weights[block.out] @ y
+    return found
+
+
 class Evaluation:
     """The moments of evaluation rows, by the maps' own column numbers.
+
+    What the moments leave uncertain is found from the rows where they are at hand, and told by
+    `warn` otherwise.
 
     Raises
     ------
@@ -71,6 +118,7 @@ class Evaluation:
         check_model(provenance or {}, rows)
         self.columns = columns
         self.gram = rows
+        self.rough: set[tuple[int, int]] = set()
         self._keys = {}
         for k, column in enumerate(columns):
             place = rows.columns.index(column)
@@ -109,12 +157,39 @@ class Evaluation:
     def errors(self, maps: MapSet, source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
         """Squared errors of the maps from one source, by target."""
         inner = self.inner(source)
-        found = {}
+        found, rough = {}, {}
         for target in targets:
             fitted = maps.at((source, target))
             matrix = fitted.matrix.astype(np.float64, copy=False)
-            found[target] = squared_errors(matrix, fitted.bias, self.moments(source, target, inner))
+            rows = self.moments(source, target, inner)
+            found[target] = squared_errors(matrix, fitted.bias, rows)
+            if self.doubts(matrix, np.diagonal(inner), rows.total):
+                rough[target] = fitted
+        if rough and self.gram.run is not None:
+            place = {k: self.gram.columns.index(key) for k, key in self._keys.items()}
+            return found | rows_errors(self.gram, place[source], rough, place)
+        self.rough |= {(source, target) for target in rough}
         return found
+
+    def doubts(self, matrix: np.ndarray, spread: np.ndarray | float, total: np.ndarray) -> bool:
+        """Whether a map's r² cannot be told from these moments; of float32 products, which are
+        flagged as such, none is doubted."""
+        if self.gram.precision == "float32":
+            return False
+        return uncertain(matrix, spread, total, self.gram.eps)
+
+    def warn(self, *others: Evaluation) -> None:
+        """One line for the pairs whose errors the moments alone could not settle."""
+        rough = sorted(self.rough.union(*(other.rough for other in others)))
+        if rough:
+            keys = self.columns.keys()
+            shown = ", ".join(f"{keys[i]} → {keys[j]}" for i, j in rough[:5])
+            more = f" and {len(rough) - 5} more" if len(rough) > 5 else ""
+            warnings.warn(
+                f"the maps {shown}{more} have entries so large that a Gram alone does not tell "
+                "their errors to full accuracy: give the run, so that its rows can be used",
+                stacklevel=4,
+            )
 
 
 def check_model(provenance: dict, rows: Gram) -> None:

@@ -11,7 +11,7 @@ import xarray as xr
 
 from actstore.fitting.inputs import as_gram, ridge_values
 from actstore.fitting.pairs import layers_of, resolve_pairs
-from actstore.fitting.ridge import RidgePath
+from actstore.fitting.ridge import RidgePath, warn_of
 from actstore.fitting.squared_errors import Evaluation
 from actstore.fitting.tables import attributes, check_average, every_pair, r2_values, tabulate
 from actstore.grams.source import RowSource
@@ -93,11 +93,17 @@ def _validated(
 ) -> xr.DataArray:
     columns = moments.columns
     sums: dict[tuple[int, int], np.ndarray] = {}
+    rough: set[int] = set()
+    scored = []
     for number, part in enumerate(moments.parts):
         path = RidgePath(moments.without(number), ridges, places, intercept)
-        errors = every_pair(places, partial(path.errors, Evaluation(columns, part)))
+        scored.append(Evaluation(columns, part))
+        errors = every_pair(places, partial(path.errors, scored[-1]))
+        rough |= path.rough(ridges)
         sums = {place: sums.get(place, 0.0) + sse for place, sse in errors.items()}
     whole = Evaluation(columns, moments)
+    warn_of(rough, columns)
+    whole.warn(*scored)
 
     def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
         return {t: r2_values(sums[source, t], whole.total(t), average) for t in targets}
