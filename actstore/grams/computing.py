@@ -67,8 +67,8 @@ def gram(
         Keep the statistics of parts of the rows as well, in ``Gram.parts``: ``10`` for ten
         folds of whole documents, ``("article", 10)`` for folds of another sample coordinate's
         groups, ``"document"`` or any coordinate for a part for each of its values, or the part
-        of each sample. Each part takes the memory of a Gram, and more than the machine has is
-        refused. Cross-validation and intervals then need no second reading.
+        of each sample. Each part takes the memory of a Gram; more than the machine has are made
+        in passes and left on disk. Cross-validation and intervals then need no second reading.
     weights : (n_samples,) array of float ≥ 0, or str, optional
         How often each row counts, or the name of a numeric sample coordinate that says so: sums,
         means and moments are Σ w z and Σ w zzᵀ, and ``Gram.n`` is Σ w. Default: once.
@@ -139,7 +139,7 @@ def gram(
         "client": client,
     }
     if plan.passes > 1:
-        return compute_tiled(run, plan, **how)
+        return compute_tiled(run, plan, division, **how)
     checkpoints = None
     if cache and checkpoint is not None and dtype != "sketch":
         key = cache_key(run, columns, dtype, division, counts)
@@ -213,7 +213,7 @@ def _plan(
     workers: int | None,
 ) -> Plan:
     if parts is not None and memory is None:
-        # Many Grams at once: better refused than ended by the system.
+        # Many Grams at once: better in passes than ended by the system.
         memory = physical_memory()
     return make_plan(
         run,

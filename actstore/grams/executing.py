@@ -105,6 +105,7 @@ def _sketch(
 def compute_tiled(
     run: RowSource,
     plan: Plan,
+    parts: Parts | None = None,
     *,
     weights: Weights | None = None,
     device: str | None = None,
@@ -119,13 +120,15 @@ def compute_tiled(
     Gram
         Its blocks are read when they are used.
     """
-    key = cache_key(run, plan.columns, kept_as(plan.dtype, sketch_seed), None, weights)
+    key = cache_key(run, plan.columns, kept_as(plan.dtype, sketch_seed), parts, weights)
     group = cache_group(run, key, create=True)
     if group is None:
-        raise GramError(f"{run.model}/{run.corpus} has no place on disk for tiles of a Gram")
-    tiles = TiledGram(group, plan.columns)
+        raise GramError(
+            f"{run.model}/{run.corpus} has no place on disk for tiles of a Gram: allow more memory"
+        )
+    tiles = TiledGram(group, plan.columns, plan.parts)
     shift = tiles.shift()
-    recipe = Recipe({}, plan.dtype, None, _values(weights), None, device)
+    recipe = Recipe({}, plan.dtype, None, _values(weights), parts, device)
     sketched = None
     with ticks(plan, progress) as tick:
         if plan.dtype == "sketch":
@@ -145,7 +148,22 @@ def compute_tiled(
                 tiles.write(run_pass(run, plan, number, recipe, client, tick))
     record = None if sketched is None else sketched.record()
     provenance = provenance_of(run, plan.dtype, weights, record)
-    return tiles.finish(run, provenance, {"key": key}, weights)
+    divided = [] if parts is None else _part_sizes(parts, weights)
+    origins = [
+        (n, part_provenance(provenance, parts, part, weights))  # type: ignore[arg-type]
+        for part, n in enumerate(divided)
+    ]
+    found = tiles.finish(run, _size(run, weights), provenance, {"key": key}, origins)
+    found.weights = _values(weights)
+    return found
+
+
+def _size(run: RowSource, weights: Weights | None) -> float:
+    return run.n_samples if weights is None else float(weights.values.sum())
+
+
+def _part_sizes(parts: Parts, weights: Weights | None) -> list[float]:
+    return list(parts.sizes) if weights is None else weights.sums(parts).tolist()
 
 
 def _values(weights: Weights | None) -> np.ndarray | None:
@@ -186,10 +204,9 @@ def _assemble(
     totals = [[whole.sums[part, k] for k in order] for part in range(len(held))]
     provenance = provenance_of(run, plan.dtype, weights, sketch)
     if parts is None:
-        n = run.n_samples if weights is None else float(weights.values.sum())
+        n = _size(run, weights)
         found = Gram(columns, n, shifts, totals[0], held[0], provenance=provenance, run=run)
     else:
-        sizes = parts.sizes if weights is None else weights.sums(parts).tolist()
         grams = [
             Gram(
                 columns,
@@ -199,7 +216,7 @@ def _assemble(
                 held[part],
                 provenance=part_provenance(provenance, parts, part, weights),
             )
-            for part, n in enumerate(sizes)
+            for part, n in enumerate(_part_sizes(parts, weights))
         ]
         found = sum_of(grams, provenance, run)
     found.weights = _values(weights)

@@ -65,6 +65,19 @@ class Partial:
                 yield part, (tile.row, k), values[:, at : at + columns[k].width]
                 at += columns[k].width
 
+    def over_parts(self) -> Partial:
+        """The sums of all parts, as part 0; themselves where there is one."""
+        if all(part == 0 for part, _ in (*self.tiles, *self.sums)):
+            return self
+        whole = Partial({}, {})
+        for held, into in ((self.tiles, whole.tiles), (self.sums, whole.sums)):
+            for (_, what), values in held.items():
+                if (0, what) in into:
+                    into[0, what] += values  # type: ignore[index]
+                else:
+                    into[0, what] = values.copy()  # type: ignore[index]
+        return whole
+
 
 def _add_all(own: dict[Any, np.ndarray], its: Mapping[Any, np.ndarray]) -> None:
     for key, value in its.items():

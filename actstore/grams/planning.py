@@ -54,7 +54,7 @@ def make_plan(
     parts : int
         Parts to keep apart; each costs a whole Gram of memory, and their sum another.
     tiled : bool
-        Whether several passes may be made, with tiles put on disk; not with parts or row ranges.
+        Whether several passes may be made, with tiles put on disk; not with row ranges.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def make_plan(
             getattr(run, "held_bytes", 0),
         )
 
-    orders = plane_orders(len(columns)) if tiled and not parts and row_ranges == 1 else [1]
+    orders = plane_orders(len(columns)) if tiled and row_ranges == 1 else [1]
     plan = attempt(workers, block_rows, 1)
     if budget is None:
         return plan
@@ -124,7 +124,7 @@ def make_plan(
 def _too_little(memory: int | str | None, plan: Plan, tiled: bool) -> str:
     with_parts = f"{plan.parts} parts and " if plan.parts else ""
     advice = f"allow that much, or choose fewer {'parts or ' if plan.parts else ''}layers"
-    if not tiled and not plan.parts:
+    if not tiled:
         advice += ", or let tiles be kept in the run's store with cache=True"
     return (
         f"memory={memory!r} is too little: the Gram of {len(plan.columns)} layers "

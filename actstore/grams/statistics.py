@@ -260,14 +260,20 @@ class Gram:
         """Add or take out another's rows, after moving its moments to this shift exactly:
         Σ(z − s)(z − s)ᵀ = Σ(z − t)(z − t)ᵀ + δ·T'ᵀ + T·δ'ᵀ + n·δ·δ'ᵀ, δ = t − s, T = Σ(z − t)."""
         delta = [t - s for s, t in zip(self.shift, other.shift, strict=True)]
-        blocks = {}
-        for (a, b), block in self.blocks.items():
+
+        def combined(a: int, b: int) -> np.ndarray:
+            block = self.blocks[a, b]
             if not (delta[a].any() or delta[b].any()):
-                blocks[a, b] = block + sign * other.blocks[a, b]
-                continue
+                return block + sign * other.blocks[a, b]
             moved = other.blocks[a, b] + np.outer(delta[a], other.total[b] + other.n * delta[b])
             moved += np.outer(other.total[a], delta[b])
-            blocks[a, b] = block + moved if sign > 0 else block - moved
+            return block + moved if sign > 0 else block - moved
+
+        blocks: Mapping[tuple[int, int], np.ndarray] = Chosen(
+            combined, {pair: pair for pair in self.blocks}
+        )
+        if isinstance(self.blocks, dict) and isinstance(other.blocks, dict):
+            blocks = dict(blocks)
         total = [
             mine + sign * (its + other.n * d)
             for mine, its, d in zip(self.total, other.total, delta, strict=True)

@@ -21,19 +21,20 @@ from actstore.grams.files import (
 from actstore.grams.kernel import Partial, Tile
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
-from actstore.grams.weights import Weights
 
 
 class TiledGram:
     """The blocks of a Gram in a Zarr group, laid out as `write_gram` lays them out.
 
     The shift is written first and stays. After a pass's blocks and sums an array ``done_<k>`` says
-    which pairs they are: a pass counts once that is there, and the Gram once its header is.
+    which pairs they are: a pass counts once that is there, and the Gram once its header is. Of a
+    Gram with parts each has a group of its own in it, and its blocks are their sums.
     """
 
-    def __init__(self, group: zarr.Group, columns: Columns) -> None:
+    def __init__(self, group: zarr.Group, columns: Columns, parts: int = 0) -> None:
         self.group = group
         self.columns = columns
+        self.parts = parts
         self._name = f"{group.path} of {columns.owner}"
         self._place = {
             pair: (f"moments_{height}x{width}", number)
@@ -60,11 +61,15 @@ class TiledGram:
         self._forget()
         if "header" in self.group:
             del self.group["header"]
-        for (height, width), pairs in pairs_by_shape(self.columns).items():
-            create_moments(self.group, height, width, len(pairs))
+        for group in (self.group, *self._part_groups()):
+            for (height, width), pairs in pairs_by_shape(self.columns).items():
+                create_moments(group, height, width, len(pairs))
         self._done = []
         write_array(self.group, "shift", np.concatenate([shift[k] for k in sorted(shift)]))
         return shift
+
+    def _part_groups(self) -> list[zarr.Group]:
+        return [self.group.require_group(f"part_{number}") for number in range(self.parts)]
 
     def _forget(self) -> None:
         """Let no pass count."""
@@ -78,40 +83,64 @@ class TiledGram:
 
     def write(self, pass_: Partial) -> None:
         """Put one pass on disk."""
+        groups = self._part_groups()
+        for part, pair, values in pass_.blocks(self.columns) if groups else ():
+            self._put(groups[part], pair, values)
+        for (part, k), values in pass_.sums.items() if groups else ():
+            write_array(groups[part], f"sum_{k}", values)
+        whole = pass_.over_parts()
         pairs = []
-        for _, pair, values in pass_.blocks(self.columns):
-            array, number = self._place[pair]
-            self.group[array][number] = values  # type: ignore[index]
+        for _, pair, values in whole.blocks(self.columns):
+            self._put(self.group, pair, values)
             pairs.append(pair)
-        for (_, k), values in pass_.sums.items():
+        for (_, k), values in whole.sums.items():
             write_array(self.group, f"sum_{k}", values)
         a, b = pairs[0]
         write_array(self.group, f"done_{a}_{b}", np.array(pairs, np.float64))
         self._done += pairs
 
+    def _put(self, group: zarr.Group, pair: tuple[int, int], values: np.ndarray) -> None:
+        array, number = self._place[pair]
+        group[array][number] = values  # type: ignore[index]
+
     def finish(
         self,
         run: RowSource,
+        n: float,
         provenance: dict[str, Any],
         extra: dict[str, Any],
-        weights: Weights | None = None,
+        parts: Sequence[tuple[float, dict[str, Any]]] = (),
     ) -> Gram:
-        """Make the blocks count, and give the Gram whose blocks stay on disk."""
+        """Make the blocks count, and give the Gram whose blocks stay on disk.
+
+        Parameters
+        ----------
+        run : RowSource
+        n : float
+            Rows, or what they weigh.
+        provenance, extra : dict
+            Of the whole.
+        parts : sequence of (n, provenance)
+            Of each part.
+        """
         shift = self.shift()
-        try:
-            total = [
-                read_array(self.group, f"sum_{k}", slice(None), self._name)
-                for k in range(len(self.columns))
-            ]
-        except CorruptionError:
-            self._forget()
-            raise
         if shift is None:
             raise CorruptionError(f"the shift of the Gram {self._name} has changed on disk")
         shifts = [shift[k] for k in range(len(self.columns))]
-        n = run.n_samples if weights is None else float(weights.values.sum())
-        write_header(self.group, self.columns, n, shifts, total, provenance, 0, extra)
+        try:
+            for group, (size, origin) in zip(self._part_groups(), parts, strict=True):
+                total = self._sums(group)
+                write_header(group, self.columns, size, shifts, total, origin, 0, None)
+            total = self._sums(self.group)
+        except CorruptionError:
+            self._forget()
+            raise
+        columns = self.columns
+        write_header(self.group, columns, n, shifts, total, provenance, self.parts, extra)
         found = read_gram(self.group, self._name, memory=0)
         found.run = run
-        found.weights = None if weights is None else weights.values
         return found
+
+    def _sums(self, group: zarr.Group) -> list[np.ndarray]:
+        columns = range(len(self.columns))
+        return [read_array(group, f"sum_{k}", slice(None), self._name) for k in columns]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore
 
 from actstore.errors import GramError
 from actstore.grams import Gram, compute_gram, gram, make_parts, make_plan
@@ -107,18 +108,77 @@ def test_a_budget_counts_every_part() -> None:
     assert divided.peak_memory == plain.peak_memory + 5 * plain.gram_bytes
     assert str(divided).endswith("5 parts kept")
     with pytest.raises(GramError, match=r"with its 20 parts .* choose fewer parts or layers"):
-        gram(run, parts=20, memory="20MB")
+        gram(run, parts=20, memory="20MB", cache=False)
+    with pytest.raises(GramError, match="no place on disk for tiles of a Gram: allow more memory"):
+        gram(run, parts=20, memory="40MB")
 
 
-def test_more_parts_than_the_machine_can_hold_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+def test_more_parts_than_the_machine_can_hold_are_made_in_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = run_of(n=60, width=50)
-    monkeypatch.setattr("actstore.grams.computing.physical_memory", lambda: 3 << 20)
-    assert len(gram(run, parts=2).parts) == 2
-    with pytest.raises(GramError, match=r"memory=3145728 is too little.*choose fewer parts"):
-        gram(run, parts=20)
+    run = run_of(n=60, width=50, layers=6, store=LocalStore(tmp_path))
+    monkeypatch.setattr("actstore.grams.computing.physical_memory", lambda: 5 << 20)
+    with pytest.raises(GramError, match=r"memory=5242880 is too little.*choose fewer parts"):
+        gram(run, parts=20, cache=False)
+    found = gram(run, parts=20)
+    assert not isinstance(found.blocks, dict)
     assert gram(run).n == 60
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 40), st.integers(3, 7), st.integers(2, 4), st.booleans(), st.data())
+def test_passes_give_the_same_parts(
+    n: int, layers: int, parts: int, weighted: bool, data: st.DataObject
+) -> None:
+    numbers = np.array(data.draw(st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)))
+    numbers[:2] = 0, 1
+    weights = np.random.default_rng(n).integers(1, 4, n).astype(float) if weighted else None
+    run = run_of(n, 6, layers, shard_rows=9, store=MemoryStore())
+    expected = gram(run, parts=numbers, weights=weights, cache=False)
+    plan = make_plan(run, expected.columns, workers=1, parts=parts, block_rows=256)
+    few = plan.peak_memory - plan.gram_bytes * (parts + 1) // 2
+    with unittest.mock.patch("actstore.grams.planning.available_cores", return_value=1):
+        found = gram(run, parts=numbers, weights=weights, memory=few)
+    assert not isinstance(found.blocks, dict)
+    assert (found.n, found.rows) == (expected.n, expected.rows)
+    assert found.provenance == expected.provenance
+    scale = whole(expected)
+    close(whole(found), scale, scale)
+    for k, (ours, its) in enumerate(zip(found.parts, expected.parts, strict=True)):
+        assert (ours.n, ours.provenance) == (its.n, its.provenance)
+        close(whole(ours), whole(its), scale)
+        rest = found.without(k)
+        assert not isinstance(rest.blocks, dict)
+        close(whole(rest), whole(expected.without(k)), scale)
+    again = gram(run, parts=numbers, weights=weights)
+    for ours, its in zip((again, *again.parts), (found, *found.parts), strict=True):
+        np.testing.assert_array_equal(whole(ours), whole(its))
+
+
+@pytest.mark.fault
+def test_interrupted_passes_with_parts_go_on(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def made(store: object) -> MemoryRun:
+        return run_of(700, 100, 9, store=store)
+
+    stopping = made(LocalStore(tmp_path))
+    read = stopping.read
+
+    def counted(*arguments: object, **options: object) -> np.ndarray:
+        if stopping.reads >= 40:
+            raise Stopped
+        return read(*arguments, **options)  # type: ignore[arg-type]
+
+    stopping.read = counted  # type: ignore[method-assign]
+    with pytest.raises(Stopped):
+        gram(stopping, memory="9MB", parts=3)
+    rest, alone = made(LocalStore(tmp_path)), made(MemoryStore())
+    found, expected = gram(rest, memory="9MB", parts=3), gram(alone, memory="9MB", parts=3)
+    assert rest.reads < alone.reads - 15
+    for ours, its in zip((found, *found.parts), (expected, *expected.parts), strict=True):
+        np.testing.assert_array_equal(whole(ours), whole(its))
 
 
 def test_a_division_that_is_not_one_is_said() -> None:
