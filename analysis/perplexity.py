@@ -66,7 +66,8 @@ def perplexity(
     context : int
         Tokens of a window, those of the prefix included.
     stride : int, optional
-        Default: half of `context`. As large as the window: no overlap, fastest.
+        Default: half of `context`. At most the text that a window holds, less one token where
+        there is no prefix.
     boundaries : {"documents", "concatenated"}
         "documents": windows end at the end of a document, and the document's prefix stands in
         front of each of its windows. "concatenated": all documents, each behind its prefix, are
@@ -121,7 +122,12 @@ def perplexity(
     for end, value in zip(("", "_low", "_high"), mean, strict=True):
         dataset["nll" + end] = ((), value, {"units": "nats"})
         dataset["perplexity" + end] = ((), np.exp(value))
-    choices = {"context": context, "stride": stride, "boundaries": boundaries, "bos": bos}
+    choices: dict[str, Any] = {
+        "context": context,
+        "stride": stride,
+        "boundaries": boundaries,
+        "bos": bos,
+    }
     dataset.attrs.update(
         choices,
         least_context=context - stride,
@@ -261,10 +267,12 @@ def _cut(
     """Overlapping windows over one text, each behind the prefix."""
     before = len(prefix)
     room = context - before
-    if stride > room or room < 1:
+    most = room if before else room - 1  # some token must stand before each
+    if stride > most:
         raise AnalysisError(
             f"stride={stride} with {room} tokens of text in a window of context={context}, of "
-            f"which {before} are the prefix: tokens would be lost; use a stride of at most {room}"
+            f"which {before} are the prefix: tokens would have nothing to be predicted from, or no "
+            f"window; use a stride of at most {most}"
         )
     start, done = 0, 0
     while done < len(text):

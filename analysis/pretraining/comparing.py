@@ -155,11 +155,11 @@ def compare(
         first_token=first_token,
         level=LEVEL,
     )
-    record = results.provenance(
+    provenance = results.provenance(
         "analysis.pretraining.compare", arms=chosen, seeds=list(seeds), **key
     )
     title = f"{config.model_type}, {config.num_hidden_layers} × {config.hidden_size}"
-    return results.label(dataset, "pretraining", title, record)
+    return results.label(dataset, "pretraining", title, provenance)
 
 
 class _Bench:

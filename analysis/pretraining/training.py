@@ -141,7 +141,7 @@ def train(
         loss = entropy if regulariser is None else entropy + factor * found[regulariser]
         return {"loss": loss, **found}
 
-    record = {
+    record: dict[str, Any] = {
         "config": _plain(config),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "text": hashlib.sha256(stream.tobytes()).hexdigest(),

@@ -165,7 +165,7 @@ def curves(
             progress=progress,
         )
         judge = _Judge(model, judged, context, stride, bos, cluster, place, progress)
-        choices = {
+        choices: dict[str, Any] = {
             "by": ranking.by,
             "rescored": ranking.rescored,
             "first_token": first_token,
@@ -183,7 +183,11 @@ def curves(
             "hidden": hidden,
             "seed": seed,
         }
-        key = {"train": corpus.fingerprint(), "distil_text": text.fingerprint(), **choices}
+        key: dict[str, Any] = {
+            "train": corpus.fingerprint(),
+            "distil_text": text.fingerprint(),
+            **choices,
+        }
         cells = {}
         whole = judge("whole", [], key, lambda _: model.model)
         for count in chosen:
@@ -255,7 +259,7 @@ class _Pruner:
         self.model, self.maps, self.batches = model, maps, batches
         self.maps_recipe, self.whole_recipe = maps_recipe, whole_recipe
         self.first_token, self.weights = first_token, weights
-        self.options = {"seed": seed, "progress": progress}
+        self.options: dict[str, Any] = {"seed": seed, "progress": progress}
 
     def __call__(self, variant: str, blocks: Sequence[int], folder: Path) -> Any:
         if variant.startswith("replace"):

@@ -53,7 +53,8 @@ def distil_maps(
     Few directions of the stream are hundreds of times larger than the others, which gradient
     descent on the maps themselves cannot follow. It is done on what each map makes of whitened
     inputs, where every direction is as steep as the others and a rate of 1 would be a Newton
-    step.
+    step. A batch with a token that stands out from those the whitening was taken from is steeper
+    there, and its step is shorter by as much.
 
     Parameters
     ----------
@@ -74,8 +75,9 @@ def distil_maps(
     Returns
     -------
     dict of str to (steps,) float64 array
-        ``loss``, half the squared error over the target's variance, summed over maps, and
-        ``block 3``…, the squared error of each map over its target's variance in the batch.
+        ``loss``, half the squared error over the target's variance and the steepness of the
+        batch, summed over maps; and ``block 3``…, the squared error of each map over its target's
+        variance in the batch.
 
     Raises
     ------
@@ -118,7 +120,8 @@ def distil_maps(
         for block, change in changes.items():
             x, y = (one[:, skipped:].flatten(0, 1) for one in (inputs[block], outputs[block]))
             made = change(x)
-            losses.append(0.5 * (made - y).square().sum(-1).mean() / change.variance)
+            half = 0.5 * (made - y).square().sum(-1).mean() / change.variance
+            losses.append(half / change.steepness(x))
             found[f"block {block}"] = relative_error(made, y).detach()
         return {"loss": torch.stack(losses).sum(), **found}
 
@@ -290,6 +293,11 @@ class _Change:
         if "bias" in self.parameters:
             added = added + self.parameters["bias"]
         return before + self._size * added
+
+    def steepness(self, x: torch.Tensor) -> float:
+        """Largest eigenvalue of the whitened inputs' moments in a batch, at least 1."""
+        white = (x - self._mean) @ self._white
+        return max(1.0, float(torch.linalg.matrix_norm(white, 2)) ** 2 / len(white))
 
     def write(self) -> None:
         """Put what was trained into the model."""

@@ -118,7 +118,7 @@ def number_caches(blocks: nn.ModuleList) -> None:
             continue
         for module in block.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = place
+                module.__dict__["layer_idx"] = place
         place += 1
 
 
@@ -186,10 +186,10 @@ def _linear_kind(block: type) -> type[LinearBlock]:
 
 
 def _classes(kind: str, name: str) -> tuple[Any, Any]:
-    config_class = getattr(transformers, f"{name}Config")
-    model_class = transformers.AutoModelForCausalLM._model_mapping[config_class]
+    config_class: Any = getattr(transformers, f"{name}Config")
+    model_class: Any = transformers.AutoModelForCausalLM._model_mapping[config_class]
 
-    class Config(config_class):  # type: ignore[misc, valid-type]
+    class Config(config_class):
         model_type = PREFIX + kind
 
         def __init__(
@@ -201,7 +201,7 @@ def _classes(kind: str, name: str) -> tuple[Any, Any]:
 
     Config.__name__ = Config.__qualname__ = f"LinearBlocks{config_class.__name__}"
 
-    class Model(model_class):  # type: ignore[misc, valid-type]
+    class Model(model_class):
         config_class = Config
 
         def __init__(self, config: Any) -> None:

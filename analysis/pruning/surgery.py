@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from actstore.errors import AnalysisError
@@ -116,7 +117,7 @@ def replace(model: LanguageModel | Any, maps: Mapping[int, LinearMap]) -> Any:
             )
         bias = linear.bias
         if bias is None and biased:
-            bias = torch.zeros(width)
+            bias = np.zeros(width)
         found[block % len(layers)] = (
             torch.tensor(linear.matrix.T.copy(), dtype=weight.dtype, device=weight.device),
             None if bias is None else torch.tensor(bias, dtype=weight.dtype, device=weight.device),
