@@ -31,6 +31,8 @@ __all__ = [
     "report",
     "results",
     "schedules",
+    "similarity",
+    "spectra",
     "stats",
     "submodules",
     "tokens",

@@ -21,6 +21,7 @@ from analysis.plots.pretraining import pretraining
 from analysis.plots.probing import probing
 from analysis.plots.pruning import pruning
 from analysis.plots.r2 import r2_heat_maps
+from analysis.plots.similarity import similarity, spectra
 from analysis.plots.svg import inline_svg
 from analysis.plots.transfer import transfer
 
@@ -39,6 +40,8 @@ __all__ = [
     "probing",
     "pruning",
     "r2_heat_maps",
+    "similarity",
+    "spectra",
     "surprisal",
     "transfer",
 ]

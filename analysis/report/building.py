@@ -19,6 +19,7 @@ from analysis.report import (
     pretraining,
     probing,
     pruning,
+    similarity,
     transfer,
 )
 from analysis.report.page import Section, Table, write
@@ -125,6 +126,8 @@ _TOPICS: dict[str, Topic] = {
     "pretraining": pretraining.PRETRAINING,
     "perplexity": pruning.PERPLEXITY,
     "annotation": annotation.ANNOTATION,
+    "similarity": similarity.SIMILARITY,
+    "spectra": similarity.SPECTRA,
     "peek": basics.PEEK,
 }
 
