@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actstore.corpus import Corpus, Document, read_corpus
-    from actstore.extraction import extract, plan_extraction, repair
+    from actstore.extraction import extract, gram, plan_extraction, plan_gram, repair
     from actstore.fitting import LinearMap, MapSet, fit, load_maps
-    from actstore.grams import Gram, gram, plan_gram
+    from actstore.grams import Gram
     from actstore.models import Family, LanguageModel, load_model, register_family
     from actstore.store import Run, Store, open
 
@@ -31,12 +31,12 @@ _HOME = {
     "Store": "actstore.store",
     "extract": "actstore.extraction",
     "fit": "actstore.fitting",
-    "gram": "actstore.grams",
+    "gram": "actstore.extraction",
     "load_maps": "actstore.fitting",
     "load_model": "actstore.models",
     "open": "actstore.store",
     "plan_extraction": "actstore.extraction",
-    "plan_gram": "actstore.grams",
+    "plan_gram": "actstore.extraction",
     "read_corpus": "actstore.corpus",
     "repair": "actstore.extraction",
     "register_family": "actstore.models",
