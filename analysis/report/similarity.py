@@ -55,7 +55,7 @@ def _similarity_section(found: list[xr.Dataset]) -> Section:
 
 def _spectra_findings(dataset: xr.Dataset) -> list[str]:
     rank = dataset.effective_rank
-    low, high = int(rank.argmin()), int(rank.argmax())
+    low, high = int(rank.argmin("layer")), int(rank.argmax("layer"))
     sentence = (
         f"{dataset.attrs['title']}: the effective rank runs from {float(rank[low]):.0f} at layer "
         f"{dataset.layer.values[low]} to {float(rank[high]):.0f} at layer "
