@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import harness
 
-ALSO = ("__init__", "__main__", "harness")
+ALSO = ("__init__", "__main__", "baselines", "harness", "streams")
 
 
 def main() -> None:
