@@ -252,25 +252,28 @@ def documents(count: int = 12, seed: int = 0) -> list[actstore.Document]:
 def streams(model: Any, corpus: list[actstore.Document]) -> list[np.ndarray]:
     """Layers 0…L at all positions of all documents, by transformers alone, (rows, width)."""
     blocks = blocks_of(model)
-    seen: list[list[np.ndarray]] = [[] for _ in range(len(blocks) + 1)]
-    for document in corpus:
-        layers: list[torch.Tensor] = []
-        first = blocks[0].register_forward_pre_hook(
+    layers: list[torch.Tensor] = []
+    handles = [
+        blocks[0].register_forward_pre_hook(
             lambda _, args, kwargs: layers.append(args[0] if args else kwargs["hidden_states"]),
             with_kwargs=True,
         )
-        rest = [
+    ]
+    for block in blocks:
+        handles.append(
             block.register_forward_hook(
                 lambda _, args, out: layers.append(out if torch.is_tensor(out) else out[0])
             )
-            for block in blocks
-        ]
+        )
+    for document in corpus:
         logits(model, torch.tensor([document.input_ids]))
-        for handle in (first, *rest):
-            handle.remove()
-        for layer, states in zip(seen, layers, strict=True):
-            layer.append(states[0].double().numpy())
-    return [np.concatenate(layer) for layer in seen]
+    for handle in handles:
+        handle.remove()
+    depth = len(blocks) + 1
+    return [
+        np.concatenate([states[0].double().numpy() for states in layers[layer::depth]])
+        for layer in range(depth)
+    ]
 
 
 def linearity(x: np.ndarray, y: np.ndarray) -> float:
