@@ -115,10 +115,10 @@ def compare(
         "probed": probe is not None,
         "config": json.loads(config.to_json_string(use_diff=False)),
     }
-    cells: list[list[xr.Dataset]] = []
-    for arm, (regulariser, strength) in chosen.items():
-        cells.append([])
-        for seed in seeds:
+    cells: dict[tuple[str, int], xr.Dataset] = {}
+    # all arms of a seed before the next one, so that what is there can be compared early
+    for seed in seeds:
+        for arm, (regulariser, strength) in chosen.items():
             name = f"{arm}-{seed}"
             record = [actstore.__version__, name, regulariser, strength, key]
             digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
@@ -140,17 +140,18 @@ def compare(
                     progress=progress,
                 )
                 results.save(bench(trained, f"{name}-{digest}"), path)
-            cells[-1].append(results.load(path))
+            cells[arm, seed] = results.load(path)
+    one = next(iter(cells.values()))
     dataset = _table(cells, list(chosen), list(seeds))
     dataset.attrs.update(
         context=context,
-        stride=cells[0][0].attrs["stride"],
+        stride=one.attrs["stride"],
         batch=batch,
         steps=recipe.steps,
         tokens_trained=recipe.steps * batch * context,
-        tokens_judged=cells[0][0].attrs["tokens"],
-        states=cells[0][0].attrs["states"],
-        parameters=cells[0][0].attrs["parameters"],
+        tokens_judged=one.attrs["tokens"],
+        states=one.attrs["states"],
+        parameters=one.attrs["parameters"],
         strengths=[strength for _, strength in chosen.values()],
         first_token=first_token,
         level=LEVEL,
@@ -235,9 +236,12 @@ class _Bench:
         )
 
 
-def _table(cells: list[list[xr.Dataset]], arms: list[str], seeds: list[int]) -> xr.Dataset:
+def _table(
+    cells: Mapping[tuple[str, int], xr.Dataset], arms: list[str], seeds: list[int]
+) -> xr.Dataset:
+    rows = [[cells[arm, seed] for seed in seeds] for arm in arms]
     stacked = xr.concat(
-        [xr.concat(row, dim="seed", combine_attrs="drop") for row in cells],
+        [xr.concat(row, dim="seed", combine_attrs="drop") for row in rows],
         dim="arm",
         combine_attrs="drop",
     ).assign_coords(arm=arms, seed=seeds)
