@@ -13,7 +13,7 @@ from torch import nn
 from actstore.errors import ActstoreError, ModelError, UnsupportedModelError
 from actstore.models.probe import Probed, probe
 from actstore.models.provenance import default_name
-from actstore.models.running import quiet
+from actstore.models.running import evaluating, quiet
 from actstore.models.sites import InnerSite
 from actstore.models.structure import Stack, checked_part, find_stack, input_embedding
 
@@ -85,6 +85,40 @@ class ExaminedModel:
         """
         with self._lock, quiet(self.model):
             yield
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What ``decode`` gives, as a tensor through which gradients flow.
+
+        Parameters
+        ----------
+        hidden : (n, width) tensor
+            States of ``resid`` layer L, before the final norm.
+
+        Returns
+        -------
+        (n, vocabulary) tensor of the model's dtype, on the device of its head
+            With a graph where the caller has gradients enabled. The weights belong to the graph
+            where they require gradients: ask ``torch.autograd.grad`` for those that are wanted.
+
+        Raises
+        ------
+        ModelError
+            The model has no head, or the width is another one.
+        """
+        found = self._found
+        if found.head is None:
+            raise ModelError(
+                f"{self.name} has no language-model head, so states have no logits; load a "
+                "checkpoint with one (…ForCausalLM, …ForMaskedLM)"
+            )
+        width = found.sites["resid"].width
+        if hidden.ndim != 2 or hidden.shape[1] != width:
+            raise ModelError(
+                f"states of shape {tuple(hidden.shape)} have no logits in {self.name}: (n, "
+                f"{width}) is expected"
+            )
+        with self._lock, evaluating(self.model):
+            return found.head.by_model(found.tail(hidden.to(found.head_device, self.dtype)))
 
     def _examine(self) -> Probed:
         model = self.model

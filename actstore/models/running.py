@@ -17,17 +17,23 @@ class StopForward(Exception):
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and inference mode; every module's training flag is put back."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; every module's training flag is put back."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and inference mode."""
+    with evaluating(model), torch.inference_mode():
+        yield
 
 
 @contextmanager
