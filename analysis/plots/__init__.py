@@ -9,6 +9,7 @@ transparent background and colours that hold on light and dark pages, for all ki
 from analysis.plots.alternation import alternation
 from analysis.plots.annotation import plausibility
 from analysis.plots.early_exit import early_exit
+from analysis.plots.lenses import tuned_lens
 from analysis.plots.linearity import (
     angular_distance,
     checkpoints,
@@ -44,4 +45,5 @@ __all__ = [
     "spectra",
     "surprisal",
     "transfer",
+    "tuned_lens",
 ]

@@ -15,6 +15,7 @@ from analysis.report import (
     annotation,
     basics,
     jumps,
+    lenses,
     linearity,
     pretraining,
     probing,
@@ -128,6 +129,7 @@ _TOPICS: dict[str, Topic] = {
     "annotation": annotation.ANNOTATION,
     "similarity": similarity.SIMILARITY,
     "spectra": similarity.SPECTRA,
+    "tuned_lens": lenses.TUNED,
     "peek": basics.PEEK,
 }
 
