@@ -27,11 +27,11 @@ def parse_size(size: int | str) -> int:
 
 def show_size(n: float) -> str:
     """``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1000:
             return f"{n:.3g} {unit}"
         n /= 1024
-    return f"{n:.3g} GiB"
+    return f"{n:.3g} TiB"
 
 
 def physical_memory() -> int | None:

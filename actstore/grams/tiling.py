@@ -4,11 +4,12 @@ Tiles that do not fit in memory together are made pass by pass, each pass over s
 With q² bundles of layers as the points of an affine plane, every line is a pass of q bundles; two
 bundles lie on one line together, so that every pair is made once, and each bundle is read q + 1
 times for 1/q² of the memory. Square super-tiles of that memory would take about 1.4 q readings.
+There is such a plane for every prime power q, over the field of q elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -17,18 +18,24 @@ from actstore.grams.columns import Columns
 from actstore.grams.kernel import Tile
 
 TILE_WIDTH = 1536
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+ORDERS = (2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 19, 23, 27, 31, 37, 43, 53, 61)
+FIELDS = {
+    4: (2, (1, 1)),
+    8: (2, (1, 1, 0)),
+    16: (2, (1, 1, 0, 0)),
+    9: (3, (1, 0)),
+    27: (3, (1, 2, 0)),
+}
+"""Of an order that is no prime: the prime, and an irreducible polynomial over it, of leading
+coefficient 1 and these others, the constant first."""
 
 
 def plane_orders(layers: int) -> list[int]:
-    """Orders q of the planes that are of use: 1 for a single pass, then primes up to where a
-    bundle is one layer, then 0 for a pass for each pair."""
-    orders = [1]
-    for q in PRIMES:
-        orders.append(q)
-        if q * q >= layers:
-            break
-    return [q for q in orders if q == 1 or layers > 2] + ([0] if layers > 2 else [])
+    """Orders q of the planes that are of use: 1 for a single pass, then more and more, up to where
+    a line has two layers or so, then 0 for a pass for each pair."""
+    if layers <= 2:
+        return [1]
+    return [1, *(q for q in ORDERS if q < layers), 0]
 
 
 def share_passes(columns: Columns, shares: int, order: int) -> list[list[list[Tile]]]:
@@ -58,20 +65,66 @@ def _pass_tiles(columns: Columns, order: int) -> Iterator[list[Tile]]:
 
 
 def _lines(points: int, order: int) -> Iterator[tuple[list[int], bool]]:
-    """Lines of the affine plane over the integers modulo a prime, cut to the points there are, and
-    whether a line owns its points' products with themselves. Order 0: every pair."""
+    """Lines of the affine plane, cut to the points there are, and whether a line owns its points'
+    products with themselves. Order 0: every pair."""
     if order == 0:
         for a in range(points):
             yield [a], True
             for b in range(a + 1, points):
                 yield [a, b], False
         return
+    times = _multiplication(order)
+    plus = _addition(order)
+    # Point x + q·c lies at (x, c − x²). A line meets the parabola of one c twice at most, so that
+    # fewer than q² points are spread over all lines.
     for x in range(order):
-        yield [p for p in range(x * order, (x + 1) * order) if p < points], True
+        yield list(range(x, points, order)), True
     for slope in range(order):
         for start in range(order):
-            line = [x * order + (slope * x + start) % order for x in range(order)]
-            yield [p for p in line if p < points], False
+            line = [x + order * plus(times(plus(slope, x), x), start) for x in range(order)]
+            yield sorted(p for p in line if p < points), False
+
+
+def _addition(order: int) -> Callable[[int, int], int]:
+    """Of the field of `order` elements, which are numbers whose digits to the base of the prime
+    are the coefficients of polynomials."""
+    if order not in FIELDS:
+        return lambda a, b: (a + b) % order
+    prime, rest = FIELDS[order]
+
+    def plus(a: int, b: int) -> int:
+        digits = zip(_digits(a, prime, len(rest)), _digits(b, prime, len(rest)), strict=True)
+        return _number([(x + y) % prime for x, y in digits], prime)
+
+    return plus
+
+
+def _multiplication(order: int) -> Callable[[int, int], int]:
+    if order not in FIELDS:
+        return lambda a, b: a * b % order
+    prime, rest = FIELDS[order]
+    size = len(rest)
+
+    def times(a: int, b: int) -> int:
+        product = [0] * (2 * size - 1)
+        for i, x in enumerate(_digits(a, prime, size)):
+            for j, y in enumerate(_digits(b, prime, size)):
+                product[i + j] += x * y
+        for power in range(2 * size - 2, size - 1, -1):
+            for k, coefficient in enumerate(rest):
+                product[power - size + k] -= product[power] * coefficient
+            product[power] = 0
+        return _number([value % prime for value in product[:size]], prime)
+
+    return times
+
+
+def _digits(number: int, base: int, count: int) -> list[int]:
+    return [number // base**k % base for k in range(count)]
+
+
+def _number(digits: Sequence[int], base: int) -> int:
+    return sum(digit * base**k for k, digit in enumerate(digits))
 
 
 def _bundles(columns: Columns, count: int) -> list[tuple[int, int]]:
