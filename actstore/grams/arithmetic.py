@@ -10,6 +10,10 @@ import numpy as np
 
 from actstore.grams.parts import Parts
 
+HEAVY = 128.0
+"""Whitened rows with an entry whose square is that many times the mean are multiplied in float64:
+in a float32 sum, a large term costs all that come after it their digits."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -89,6 +93,8 @@ class NumpyArithmetic:
         self._buffer = np.empty((rows, width), recipe.dtype)
         self._scratch = np.empty(max(total.size for total in totals.values()), recipe.dtype)
         self._totals = dict(totals)
+        self._heavy = np.zeros(rows, bool)
+        self._apart: tuple[np.ndarray, np.ndarray] | None = None
         self._shifted = self._turned = np.empty(0)
         if recipe.bases is not None:
             self._shifted, self._turned = np.empty(rows * widest), np.empty(rows * widest)
@@ -116,15 +122,45 @@ class NumpyArithmetic:
         if self._recipe.bases is not None:
             turned = self._turned[: n * width].reshape(n, width)
             out[:] = np.matmul(values, self._recipe.bases[k], out=turned)
+            if self._apart is not None:
+                self._apart, self._heavy[:] = None, False
+            largest = np.maximum(out.max(axis=1), -out.min(axis=1))
+            self._heavy[:n] |= largest**2 > HEAVY * np.einsum("ij,ij->", out, out) / out.size
         return sums
 
     def multiply(self, key: Any, left: slice, right: slice, share: slice) -> None:
         """Of `Arithmetic`."""
         total = self._totals[key]
         product = self._scratch[: total.size].reshape(total.shape)
-        np.matmul(self._buffer[share, left].T, self._buffer[share, right], out=product)
-        np.add(total, product, out=total)
+        step = most_rows(self._recipe.dtype, total.size, len(self._buffer))
+        heavy = self._set_apart()
+        for start in range(share.start, share.stop, step):
+            rows = slice(start, min(start + step, share.stop))
+            np.matmul(self._buffer[rows, left].T, self._buffer[rows, right], out=product)
+            np.add(total, product, out=total)
+        if self._recipe.bases is not None:
+            numbers, values = heavy
+            some = slice(*np.searchsorted(numbers, (share.start, share.stop)))
+            if some.stop > some.start:
+                total += values[some, left].T @ values[some, right]
+
+    def _set_apart(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers and values of the heavy rows of a batch, which are taken out of it."""
+        if self._apart is None:
+            numbers = np.flatnonzero(self._heavy)
+            self._apart = numbers, self._buffer[numbers].astype(np.float64)
+            self._buffer[numbers] = 0
+        return self._apart
 
     def totals(self) -> dict[Any, np.ndarray]:
         """Of `Arithmetic`."""
         return self._totals
+
+
+def most_rows(dtype: str, size: int, rows: int) -> int:
+    """Rows multiplied at once, of `rows` at hand, for a product of `size` numbers: float32's
+    rounding grows with them and is lost in the sum of many products; a small product is as quick
+    in many pieces."""
+    if dtype == "float64":
+        return max(rows, 1)
+    return 256 if size <= 1 << 16 else 1024

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import GramError, MissingDependencyError
-from actstore.grams.arithmetic import Recipe
+from actstore.grams.arithmetic import HEAVY, Recipe, most_rows
 
 
 def check_device(device: str) -> None:
@@ -46,6 +46,7 @@ class TorchArithmetic:
         totals: Mapping[Any, np.ndarray],
     ) -> None:
         assert recipe.device is not None
+        self._recipe = recipe
         check_device(recipe.device)
         torch = _torch()
         self._torch = torch
@@ -56,6 +57,8 @@ class TorchArithmetic:
         if recipe.bases is not None:
             self._bases = {k: self._put(basis) for k, basis in recipe.bases.items()}
         self._buffer = torch.empty((rows, width), dtype=self._dtype, device=self._device)
+        self._heavy = torch.zeros(rows, dtype=torch.bool, device=self._device)
+        self._apart: tuple[np.ndarray, Any] | None = None
         self._totals = {key: self._put(total) for key, total in totals.items()}
 
     def load(
@@ -79,11 +82,32 @@ class TorchArithmetic:
         if self._bases is not None:
             values = values @ self._bases[k]
         self._buffer[: len(rows), place] = values
+        if self._bases is not None:
+            if self._apart is not None:
+                self._apart, self._heavy[:] = None, False
+            squares = values * values
+            self._heavy[: len(rows)] |= squares.amax(dim=1) > HEAVY * squares.mean()
         return [part.cpu().numpy() for part in sums]
 
     def multiply(self, key: Any, left: slice, right: slice, share: slice) -> None:
         """Of `Arithmetic`."""
-        self._totals[key] += self._buffer[share, left].T @ self._buffer[share, right]
+        heavy, total = self._set_apart(), self._totals[key]
+        step = most_rows(self._recipe.dtype, total.numel(), len(self._buffer))
+        for start in range(share.start, share.stop, step):
+            rows = slice(start, min(start + step, share.stop))
+            total += self._buffer[rows, left].T @ self._buffer[rows, right]
+        if self._bases is not None:
+            numbers, values = heavy
+            some = slice(*np.searchsorted(numbers, (share.start, share.stop)))
+            total += values[some, left].T @ values[some, right]
+
+    def _set_apart(self) -> tuple[np.ndarray, Any]:
+        """As `NumpyArithmetic` does."""
+        if self._apart is None:
+            numbers = self._heavy.nonzero()[:, 0]
+            self._apart = numbers.cpu().numpy(), self._buffer[numbers].double()
+            self._buffer[numbers] = 0
+        return self._apart
 
     def totals(self) -> dict[Any, np.ndarray]:
         """Of `Arithmetic`."""

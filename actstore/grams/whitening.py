@@ -22,6 +22,7 @@ from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores, one_blas_thread
 
 ROWS_PER_FEATURE = 4
+LEAST_ROWS = 1024
 MOST_BLOCKS = 64
 """Row blocks that a sketch is drawn from, spread evenly: all of a run of up to 250,000 rows."""
 BLOCK_ROWS = 4096
@@ -71,7 +72,8 @@ def draw(
     run : RowSource
     columns : Columns
     seed : int
-        Of the draw: four rows for each feature of the widest block, without replacement.
+        Of the draw: four rows for each feature of the widest block, 1,024 at least, without
+        replacement.
     weights : (n_samples,) float64, optional
         Rows that weigh nothing are not drawn.
     shift : mapping from column number to (width,) float64, optional
@@ -107,7 +109,7 @@ def _choose(
     numbers = np.concatenate([np.arange(b.out.start, b.out.stop) for b in blocks])
     if weights is not None:
         numbers = numbers[weights[numbers] > 0]
-    size = min(len(numbers), ROWS_PER_FEATURE * width)
+    size = min(len(numbers), max(ROWS_PER_FEATURE * width, LEAST_ROWS))
     drawn = np.sort(rng.choice(numbers, size, replace=False))
     starts = np.searchsorted(drawn, [b.out.start for b in blocks])
     ends = np.searchsorted(drawn, [b.out.stop for b in blocks])
