@@ -28,7 +28,7 @@ from analysis.schedules import (
     round_robin,
     round_robins,
 )
-from analysis.splicing import Change, Splice, Splicer
+from analysis.splicing import Change, Splice, Splicer, check_spared, spared_note
 
 if TYPE_CHECKING:
     from actstore.fitting import MapSet
@@ -92,6 +92,7 @@ def curves(
     samples: int | None = None,
     seed: int = 0,
     cluster: str | None = "document",
+    spare_first: int = 0,
     batch_tokens: int = 4096,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -116,6 +117,10 @@ def curves(
         As for `analysis.prediction.curves`.
     samples : int, optional
         Use only so many samples, drawn by `seed`.
+    spare_first : int
+        Leading positions that run as they are, of causal models. The paper spares none. The first
+        token's state is an attention sink in many models, a thousand times larger than any
+        other, on which maps of other positions do harm that all later tokens see.
     batch_tokens : int
         Tokens run together; the stream of all layers is held at all of them.
     progress : bool, optional
@@ -135,6 +140,7 @@ def curves(
         A jump without a map, a schedule for another number of blocks, or no schedules.
     """
     require_model(run, model)
+    check_spared(model, spare_first)
     chosen_ks = checked_ks(ks, model.vocab_size)
     if not schedules:
         raise AnalysisError("no schedules to run; alternation.paper_schedules(...) makes them")
@@ -153,7 +159,7 @@ def curves(
     view = chosen_samples(run, samples, seed)
     groups = groups_of(view, cluster)
     different = list({schedule.jumps: None for schedule in schedules})
-    splices = [_splice(jumps, maps) for jumps in different]
+    splices = [_splice(jumps, maps, spare_first) for jumps in different]
     rank = np.empty((len(different), view.n_samples), np.int32)
     surprisal, lost = np.empty(rank.shape, np.float32), np.empty(rank.shape, np.bool_)
     bar = tqdm(
@@ -212,13 +218,15 @@ def curves(
         samples=samples,
         seed=seed,
         cluster=cluster,
+        spare_first=spare_first,
     )
-    return results.label(dataset, "alternation", f"{run.model} on {run.corpus}", record)
+    title = f"{run.model} on {run.corpus}{spared_note(spare_first)}"
+    return results.label(dataset, "alternation", title, record)
 
 
-def _splice(jumps: Sequence[tuple[int, int]], maps: MapSet) -> Splice:
+def _splice(jumps: Sequence[tuple[int, int]], maps: MapSet, spared: int) -> Splice:
     changes: dict[int, Change | None] = {}
     for source, target in jumps:
         changes.update(dict.fromkeys(range(source, target)))
         changes[source] = maps[source, target]
-    return Splice(blocks=changes)
+    return Splice(blocks=changes, spared=spared)

@@ -39,10 +39,13 @@ class Splice:
     inside : mapping of (block, site) to (site read, function)
         What takes the place of a site's output, made from another site's output of the same
         block, or from the input of the module itself where that is None.
+    spared : int
+        Leading positions of every sequence that keep what the unchanged run has there.
     """
 
     blocks: Mapping[int, Change | None] = field(default_factory=dict)
     inside: Mapping[tuple[int, str], tuple[str | None, Change]] = field(default_factory=dict)
+    spared: int = 0
 
     @property
     def start(self) -> int | None:
@@ -148,9 +151,12 @@ class Splicer:
                     )
                 else:
                     output = original(*args, **kwargs)
+                left = hidden_output(output)
+                assert left is not None
+                if splice.spared:
+                    left = _kept(self.layers[n + 1], left, splice.spared)
+                    output = like(self._outputs[n, ""], left)
                 if n + 1 == len(self.stack.blocks):
-                    left = hidden_output(output)
-                    assert left is not None
                     final.append(left)
                     raise StopForward
                 return output
@@ -172,6 +178,12 @@ class Splicer:
                     made = change(states)
                     if where.scale != 1.0:
                         made = made / where.scale
+                    if splice.spared:
+                        # what enters is unchanged at those positions, and they see no others
+                        own = hidden_output(original(*args, **kwargs))
+                        assert own is not None
+                        by_time = (*self._ids.shape, -1)  # some models flatten batch and time
+                        made = _kept(own.reshape(by_time), made.reshape(by_time), splice.spared)
                     form = self._outputs[n, site]
                     output = like(form, made.reshape(form.shape))
                 states = hidden_output(output)
@@ -202,6 +214,29 @@ class Splicer:
         index = torch.as_tensor(self._rows, device=rows.device)
         picked: NDArray[np.float32] = rows.index_select(0, index).float().cpu().numpy()
         return picked
+
+
+def _kept(own: torch.Tensor, made: torch.Tensor, leading: int) -> torch.Tensor:
+    """(batch, time, width) with the leading positions of one and the rest of the other."""
+    return torch.cat([own[:, :leading], made[:, leading:]], dim=1)
+
+
+def check_spared(model: LanguageModel, spare_first: int) -> None:
+    """AnalysisError for a number of leading positions that cannot be spared."""
+    if spare_first < 0:
+        raise AnalysisError(f"spare_first={spare_first}; it is a number of positions, 0 for none")
+    if spare_first and not model.causal:
+        raise AnalysisError(
+            f"spare_first={spare_first} goes with causal models only: in {model.name} the first "
+            "positions see the later ones, which change"
+        )
+
+
+def spared_note(spare_first: int) -> str:
+    """What a title says of spared positions; nothing where there are none."""
+    if not spare_first:
+        return ""
+    return ", first token spared" if spare_first == 1 else f", first {spare_first} tokens spared"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from analysis import results, stats
 from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import readouts_to_last, require_model
 from analysis.rerunning import batches, chosen_samples, scores
-from analysis.splicing import Splice, Splicer, require_pre_norm
+from analysis.splicing import Splice, Splicer, check_spared, require_pre_norm, spared_note
 
 if TYPE_CHECKING:
     from actstore.models import LanguageModel
@@ -99,6 +99,7 @@ def curves(
     samples: int | None = None,
     seed: int = 0,
     cluster: str | None = "document",
+    spare_first: int = 0,
     batch_tokens: int = 4096,
     progress: bool | None = None,
 ) -> xr.Dataset:
@@ -132,6 +133,10 @@ def curves(
         As for `analysis.prediction.curves`.
     samples : int, optional
         Use only so many samples, drawn by `seed`.
+    spare_first : int
+        Leading positions that run as they are, of causal models. The paper spares none. The first
+        token's state is an attention sink in many models, a thousand times larger than any
+        other, on which maps of other positions do harm that all later tokens see.
     batch_tokens : int
         Tokens run together; the stream of all layers is held at all of them.
     progress : bool, optional
@@ -151,6 +156,7 @@ def curves(
     """
     require_pre_norm(model)
     require_model(run, model)
+    check_spared(model, spare_first)
     unknown = [kind for kind in kinds if kind not in PARTS]
     if unknown or not kinds:
         raise AnalysisError(f"kind {unknown[0] if unknown else ''!r}; choose from {PARTS}")
@@ -172,7 +178,7 @@ def curves(
     rank, surprisal = np.empty(shape, np.int32), np.empty(shape, np.float32)
     lost = np.empty(shape, np.bool_)
     splices = {
-        (k, number): _splice(changes[kind], range(layer, last))
+        (k, number): _splice(changes[kind], range(layer, last), spare_first)
         for k, kind in enumerate(kinds)
         for number, layer in enumerate(chosen)
     }
@@ -231,8 +237,10 @@ def curves(
         samples=samples,
         seed=seed,
         cluster=cluster,
+        spare_first=spare_first,
     )
-    return results.label(dataset, "submodules", f"{run.model} on {run.corpus}", record)
+    title = f"{run.model} on {run.corpus}{spared_note(spare_first)}"
+    return results.label(dataset, "submodules", title, record)
 
 
 def _stored_blocks(run: Run) -> list[int]:
@@ -277,11 +285,12 @@ def _changes(parts: MapSet, kinds: Sequence[str], blocks: range) -> dict[str, Ch
     return made
 
 
-def _splice(changes: Changes, blocks: range) -> Splice:
+def _splice(changes: Changes, blocks: range, spared: int) -> Splice:
     return Splice(
         inside={
             (block, site): (read, maps[block])
             for site, (read, maps) in changes.items()
             for block in blocks
-        }
+        },
+        spared=spared,
     )

@@ -99,8 +99,10 @@ class Decoder:
             keep("early exit", lambda: early_exit.sweep(held_out, maps, model, cluster="article")),
             keep("transfer", self._transfer),
             keep("transfer r2", self._transfer_r2),
-            keep("sub-modules", self._submodules),
-            keep("alternation", self._alternation),
+            keep("sub-modules", lambda: self._submodules(0)),
+            keep("sub-modules spared", lambda: self._submodules(1)),
+            keep("alternation", lambda: self._alternation(0)),
+            keep("alternation spared", lambda: self._alternation(1)),
         ]
         for cache in ("exact", "mapped"):
             for lambda_ in LAMBDAS:
@@ -196,7 +198,7 @@ class Decoder:
     def _transfer_r2(self) -> xr.Dataset:
         return transfer.r2(*self._corpora, cluster="article")
 
-    def _submodules(self) -> xr.Dataset:
+    def _submodules(self, spared: int) -> xr.Dataset:
         return submodules.curves(
             self.held_out,
             self.parts,
@@ -204,10 +206,11 @@ class Decoder:
             maps=self.maps,
             layers=range(0, self.model.n_blocks + 1, 3),
             samples=SPLICED,
+            spare_first=spared,
             cluster="article",
         )
 
-    def _alternation(self) -> xr.Dataset:
+    def _alternation(self, spared: int) -> xr.Dataset:
         # The schedules are chosen by r² on the fitting samples, not on those that judge them.
         table = r2.heat_maps(self.maps, actstore.gram(self.train)).r2.sel(shortcut="mat")
         blocks = self.model.n_blocks
@@ -221,6 +224,7 @@ class Decoder:
             schedules,
             r2=table,
             samples=SCHEDULED,
+            spare_first=spared,
             cluster="article",
         )
 

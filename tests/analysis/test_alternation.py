@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,15 +91,26 @@ def test_random_schedules_are_uniform_over_the_blocks() -> None:
     np.testing.assert_allclose(kept / 2000, 0.4, atol=0.05)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "opt", "llama", "bert"])
-def test_runs_equal_a_loop_over_sequences_and_blocks(family: str, case: Any) -> None:
+@pytest.mark.parametrize(
+    ("family", "spared"),
+    [("gpt2", 0), ("gpt2", 2), ("opt", 0), ("llama", 0), ("llama", 1), ("bert", 0)],
+)
+def test_runs_equal_a_loop_over_sequences_and_blocks(family: str, spared: int, case: Any) -> None:
     at = case(family)
     run = at.held_out
     r2_table = r2.heat_maps(at.maps, at.run, progress=False).r2.sel(shortcut="mat")
     schedules = alternation.paper_schedules(r2_table, BLOCKS, counts=[0, 1, 2], draws=2)
     schedules.append(Schedule(BLOCKS, ()))
     got = alternation.curves(
-        run, at.maps, at.model, schedules, r2=r2_table, ks=(1, 3), batch_tokens=50, progress=False
+        run,
+        at.maps,
+        at.model,
+        schedules,
+        r2=r2_table,
+        ks=(1, 3),
+        spare_first=spared,
+        batch_tokens=50,
+        progress=False,
     )
     ranks = np.empty((len(schedules), run.n_samples))
     surprisals = np.empty(ranks.shape)
@@ -112,6 +124,7 @@ def test_runs_equal_a_loop_over_sequences_and_blocks(family: str, case: Any) -> 
                 if layer in jumps:
                     x = x @ matrix(at.maps[layer, jumps[layer]])
                     layer = jumps[layer]
+                    x = torch.cat([layers[layer][:spared], x[spared:]])
                 else:
                     x, layer = plain_block(at, layer, x), layer + 1
             ranks[s, i], surprisals[s, i] = plain_scores(original, plain_logits(at, x[position]))

@@ -23,7 +23,12 @@ from actstore.errors import AnalysisError, SiteError
 from analysis import prediction, results, submodules
 
 
-def plain(case: Any, parts: Any, kind: str, layer: int, x: torch.Tensor) -> torch.Tensor:
+def plain(
+    case: Any, parts: Any, kind: str, layer: int, x: torch.Tensor, spared: int
+) -> torch.Tensor:
+    def mixed(made: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        return torch.cat([own[:spared], made[spared:]])
+
     for block in range(layer, BLOCKS):
         ln1, attn, ln2, ffn = plain_parts(case, block)
 
@@ -32,24 +37,34 @@ def plain(case: Any, parts: Any, kind: str, layer: int, x: torch.Tensor) -> torc
 
         with torch.inference_mode():
             if kind == "attn":
-                c = x + ln1(x) @ a("ln1", "attn")
+                c = x + mixed(ln1(x) @ a("ln1", "attn"), attn(ln1(x)))
                 x = c + ffn(ln2(c))
             elif kind == "ffn":
                 c = x + attn(ln1(x))
-                x = c + ln2(c) @ a("ln2", "mlp")
+                x = c + mixed(ln2(c) @ a("ln2", "mlp"), ffn(ln2(c)))
             else:
-                c = x + attn(x @ a("resid", "ln1"))
-                x = c + ffn(c @ a("resid_mid", "ln2"))
+                c = x + attn(mixed(x @ a("resid", "ln1"), ln1(x)))
+                x = c + ffn(mixed(c @ a("resid_mid", "ln2"), ln2(c)))
     return x
 
 
-@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
-def test_curves_equal_a_loop_over_sequences_and_blocks(family: str, case: Any) -> None:
+@pytest.mark.parametrize(
+    ("family", "spared"),
+    [("gpt2", 0), ("gpt2", 1), ("opt", 0), ("opt", 1), ("opt", 2), ("gpt2", 2), ("llama", 0)],
+)
+def test_curves_equal_a_loop_over_sequences_and_blocks(family: str, spared: int, case: Any) -> None:
     at = case(family)
     parts = submodules.fit(at.run, ridge=1e-2, progress=False)
     run = at.held_out
     got = submodules.curves(
-        run, parts, at.model, maps=at.maps, ks=(1, 3), batch_tokens=60, progress=False
+        run,
+        parts,
+        at.model,
+        maps=at.maps,
+        ks=(1, 3),
+        spare_first=spared,
+        batch_tokens=60,
+        progress=False,
     )
     ranks = np.empty((3, BLOCKS + 1, run.n_samples))
     surprisals = np.empty(ranks.shape)
@@ -61,7 +76,7 @@ def test_curves_equal_a_loop_over_sequences_and_blocks(family: str, case: Any) -
         original = plain_logits(at, layers[-1][position])
         for k, kind in enumerate(submodules.PARTS):
             for layer in range(BLOCKS + 1):
-                state = plain(at, parts, kind, layer, layers[layer])[position]
+                state = plain(at, parts, kind, layer, layers[layer], spared)[position]
                 ranks[k, layer, i], surprisals[k, layer, i] = plain_scores(
                     original, plain_logits(at, state)
                 )
@@ -108,6 +123,8 @@ def test_refusals_name_the_reason(case: Any) -> None:
         submodules.fit(bert.run)
     with pytest.raises(AnalysisError, match="kind 'norm'"):
         submodules.curves(llama.run, parts, llama.model, kinds=("norm",))
+    with pytest.raises(AnalysisError, match="spare_first=-1"):
+        submodules.curves(llama.run, parts, llama.model, spare_first=-1)
     few = submodules.fit(llama.run.sel(block=[0, 1]), progress=False)
     with pytest.raises(AnalysisError, match="no map ln1 → attn of block 2"):
         submodules.curves(llama.run, few, llama.model)
