@@ -20,11 +20,20 @@ import transformers
 import xarray as xr
 
 import actstore
-from analysis import pretraining, report, results
+from analysis import pretraining, probing, report, results
 from analysis.training import Recipe
 from examples import assets
 
 HELD_OUT = 0.1  # of the chapters
+SECTIONS = {
+    "Genesis": "law",
+    "Joshua": "history",
+    "Job": "poetry",
+    "Isaiah": "prophets",
+    "Matthew": "gospels",
+    "Romans": "letters",
+}
+"""The first book of each kind; books come in order."""
 
 
 def main() -> None:
@@ -44,6 +53,7 @@ def main() -> None:
         recipe=Recipe(options.steps, options.rate, warmup=0.05, weight_decay=0.1),
         context=options.context,
         batch=options.batch,
+        probe=None if options.limit else sections,
     )
     results.save(found, output / "results" / "pretraining.zarr")
     page = report.build(
@@ -64,6 +74,21 @@ def split(limit: int | None) -> tuple[list[actstore.Document], list[actstore.Doc
     order = np.random.default_rng(0).permutation(len(documents))[:limit]
     count = int(HELD_OUT * len(order))
     return [documents[n] for n in order[count:]], [documents[n] for n in order[:count]]
+
+
+def sections(run: actstore.Run) -> xr.DataArray:
+    """Accuracy, by layer, of telling from one token's state what kind of book it is from."""
+    kinds, kind = {}, ""
+    for document in actstore.read_corpus(assets.stories()):
+        book = str(document.metadata["book"])
+        kind = SECTIONS.get(book, kind)
+        kinds[book] = kind
+
+    def labels(samples: xr.Dataset) -> np.ndarray:
+        return np.array([kinds[book] for book in samples.book.values.tolist()])
+
+    found = probing.accuracy(run, labels, folds=3, ridges=(1e-3, 1e-2), task="kind of book")
+    return found.accuracy
 
 
 def configuration(options: argparse.Namespace, vocabulary: int) -> Any:
@@ -106,6 +131,14 @@ def against_the_paper(found: xr.Dataset) -> list[str]:
     lines = []
     for arm in found.arm.values.tolist()[1:]:
         at = found.sel(arm=arm)
+        if "accuracy" in found:
+            better = int((at.accuracy_gain_low > 0).sum())
+            worse = int((at.accuracy_gain_high < 0).sum())
+            lines.append(
+                f"{arm}: the probe is better than on the plain model at {better} of "
+                f"{at.sizes['layer']} layers and worse at {worse}; paper: better on SuperGLUE "
+                "(46.1 against 43.3 with the cosine, 650M parameters)."
+            )
         lower = int((at.linearity_gain_high < 0).sum())
         higher = int((at.linearity_gain_low > 0).sum())
         loss = (float(at["validation_loss_gain" + end]) for end in ("", "_low", "_high"))

@@ -19,7 +19,7 @@ import actstore
 from actstore.errors import AnalysisError
 from analysis import linearity, perplexity, results, stats
 from analysis.comparing import add
-from analysis.pretraining.training import RECIPE, Trained, train
+from analysis.pretraining.training import RECIPE, Trained, plain_config, train
 from analysis.training import Recipe
 
 ARMS: dict[str, tuple[str | None, float]] = {
@@ -77,7 +77,9 @@ def compare(
     first_token : {"keep", "drop"} or int
         As for `analysis.linearity.scores`.
     probe : function of a Run, optional
-        Gives an accuracy for each layer, with dimension ``layer``; each model's run is probed.
+        Gives an accuracy for each layer, with dimension ``layer``, such as
+        ``lambda run: analysis.probing.accuracy(run, "book").accuracy``; each model's run is
+        probed. Results that are kept go by the function's name.
     progress : bool, optional
 
     Returns
@@ -103,26 +105,28 @@ def compare(
     place = Path(folder)
     corpus, judged = actstore.read_corpus(documents), actstore.read_corpus(held_out)
     bench = _Bench(place, judged, context, stride, bos, first_token, probe, progress)
-    key = {
+    made_from: dict[str, Any] = {
         "text": corpus.fingerprint(),
-        "held_out": judged.fingerprint(),
         "recipe": recipe.to_dict(),
         "context": context,
-        "stride": stride,
         "batch": batch,
         "bos": bos,
+        "config": plain_config(config),
+    }
+    key: dict[str, Any] = {
+        **made_from,
+        "held_out": judged.fingerprint(),
+        "stride": stride,
         "first_token": first_token,
-        "probed": probe is not None,
-        "config": json.loads(config.to_json_string(use_diff=False)),
+        "probe": getattr(probe, "__qualname__", repr(probe)),
     }
     cells: dict[tuple[str, int], xr.Dataset] = {}
     # all arms of a seed before the next one, so that what is there can be compared early
     for seed in seeds:
         for arm, (regulariser, strength) in chosen.items():
-            name = f"{arm}-{seed}"
-            record = [actstore.__version__, name, regulariser, strength, key]
-            digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
-            path = place / "measured" / f"{name}-{digest}.zarr"
+            which = [arm, seed, regulariser, strength]
+            name = f"{arm}-{seed}-{_digest(which, made_from)}"
+            path = place / "measured" / f"{name}-{_digest(actstore.__version__, key)}.zarr"
             if not path.exists():
                 trained = train(
                     config,
@@ -135,11 +139,11 @@ def compare(
                     context=context,
                     batch=batch,
                     bos=bos,
-                    folder=place / f"{name}-{digest}",
+                    folder=place / name,
                     every=every,
                     progress=progress,
                 )
-                results.save(bench(trained, f"{name}-{digest}"), path)
+                results.save(bench(trained, name), path)
             cells[arm, seed] = results.load(path)
     one = next(iter(cells.values()))
     dataset = _table(cells, list(chosen), list(seeds))
@@ -161,6 +165,10 @@ def compare(
     )
     title = f"{config.model_type}, {config.num_hidden_layers} × {config.hidden_size}"
     return results.label(dataset, "pretraining", title, provenance)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class _Bench:

@@ -142,7 +142,7 @@ def train(
         return {"loss": loss, **found}
 
     record: dict[str, Any] = {
-        "config": _plain(config),
+        "config": plain_config(config),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "text": hashlib.sha256(stream.tobytes()).hexdigest(),
         "regulariser": regulariser,
@@ -186,7 +186,8 @@ def fresh(config: Any, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(copy.deepcopy(config))
 
 
-def _plain(config: Any) -> dict[str, Any]:
+def plain_config(config: Any) -> dict[str, Any]:
+    """All that the configuration says of the model, as JSON types."""
     record: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     record.pop("transformers_version", None)
     return record
