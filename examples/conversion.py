@@ -75,7 +75,7 @@ def convert_bert(
         "tuple[Any, dict[str, Any]]",
         BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
         if head
-        else BertModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True),
+        else BertModel.from_pretrained(folder, output_loading_info=True),
     )
     if report["missing_keys"] or report["mismatched_keys"]:
         raise AssetError(f"{member}: weights are missing: {sorted(report['missing_keys'])}")

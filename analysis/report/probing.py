@@ -52,7 +52,7 @@ def _section(found: list[xr.Dataset]) -> Section:
         "What do linear probes read off the layers?",
         parts,
         "A linear classifier on the stored activations of each layer (“Your Transformer is "
-        "Secretly Linear”, arXiv 2405.12250, §5), beside the commonest class and a control with "
+        "Secretly Linear”, arXiv 2405.12250, §4), beside the commonest class and a control with "
         "shuffled labels.",
     )
 
