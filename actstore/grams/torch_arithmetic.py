@@ -23,7 +23,7 @@ def check_device(device: str) -> None:
     """
     torch = _torch()
     try:
-        torch.zeros(1, dtype=torch.float64, device=device)
+        torch.zeros(1, dtype=torch.float64, device=device).item()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         reason = str(error).strip().splitlines()[0]
@@ -49,6 +49,12 @@ class TorchArithmetic:
         self._recipe = recipe
         check_device(recipe.device)
         torch = _torch()
+        if recipe.dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
+            raise GramError(
+                "torch multiplies float32 with fewer digits here "
+                f"({torch.get_float32_matmul_precision()!r}): call "
+                "torch.set_float32_matmul_precision('highest'), or take precision='float64'"
+            )
         self._torch = torch
         self._dtype = getattr(torch, recipe.dtype)
         self._device = torch.device(recipe.device)
