@@ -194,8 +194,10 @@ def against_the_paper(found: dict[str, xr.Dataset]) -> list[str]:
         f"{float(adds.median()):.2f}.",
         f"held out (other articles) the scores are lower by {_range(lost)}; without the residual "
         f"they are {_range(inner.held_out_no_residual)}. The paper's are in-sample.",
-        f"with all tokens and the BOS, the scores are {_range(keep.score)}; without the BOS "
-        f"{_range(drop.score)}. Where the BOS's norm is massive it is the score.",
+        f"with all tokens and the BOS, the scores are {_range(keep.score)}, "
+        f"{int((keep.score > 0.99).sum())} of {keep.sizes['source']} above .99; without the BOS "
+        f"{_range(drop.score)}, {int((drop.score > 0.99).sum())} above .99. Where the BOS's norm "
+        "is massive, it alone brings the score near 1.",
     ]
     if "first token" in errors["class"].values:
         first = errors.sel({"class": "first token"})
