@@ -62,7 +62,7 @@ def scores(
         Samples of the same model and other documents, on which maps with an intercept fitted on
         `on` are judged.
     orthogonal : bool
-        Whether to compute that score, most of the work where there are many parts.
+        Whether to compute that score too, most of the work where there are many parts.
     first_token : {"keep", "drop"} or int
         "drop" leaves out the samples at position 0 of their sequence, the attention sink of most
         decoders, whose norm can outweigh all others in the Frobenius norms; a number leaves out
@@ -77,7 +77,8 @@ def scores(
     site : str
         What to score of a run.
     memory : int
-        Bytes of moments held at a time for a run; the number of samples does not matter.
+        Bytes of moments held at a time for a run, those of two layers at least; the number of
+        samples does not matter.
     progress : bool, optional
         Show a progress bar; default: on a terminal.
 
@@ -130,31 +131,25 @@ def scores(
             values = {pair: _joined(values[pair], beside[pair]) for pair in values}
         found.update(values)
     dataset = tabulate(found, names, pairs == "adjacent")
-    dropped = 0 if isinstance(on, Gram) else on.n_samples - source.n_samples  # type: ignore[union-attr]
+    if not orthogonal:
+        dataset = dataset.drop_vars([n for n in dataset if str(n).startswith("orthogonal")])
+    samples, total = (one.n if isinstance(one, Gram) else one.n_samples for one in (source, on))
     model, corpus = _names(source)
     dataset.attrs = {
-        "samples": source.n if isinstance(source, Gram) else source.n_samples,
-        "dropped": dropped,
-        "first_token": first_token if isinstance(first_token, str) else f"drop {first_token}",
+        "samples": samples,
+        "dropped": total - samples,
+        "first_token": str(first_token),
         "parts": groups,
         "cluster": "part" if isinstance(on, Gram) else cluster or "sample",
         "level": LEVEL,
     }
-    runs = {
-        role: run
-        for role, run in (("samples", source), ("held_out", judge))
-        if run is not None and not isinstance(run, Gram)
-    }
-    grams = {
-        role: one.provenance
-        for role, one in (("samples", source), ("held_out", judge))
-        if isinstance(one, Gram)
-    }
+    roles = {"samples": source} if judge is None else {"samples": source, "held_out": judge}
     record = results.provenance(
         "analysis.linearity.scores",
-        runs=runs,
-        grams=grams,
+        runs={role: run for role, run in roles.items() if not isinstance(run, Gram)},
+        grams={role: one.provenance for role, one in roles.items() if isinstance(one, Gram)},
         pairs=pairs if isinstance(pairs, str) else [list(pair) for pair in found],
+        orthogonal=orthogonal,
         first_token=first_token,
         cluster=cluster,
         parts=parts,

@@ -97,6 +97,8 @@ def test_a_gram_serves_as_well_as_its_run(run: actstore.Run) -> None:
     whole = linearity.scores(run, progress=False)
     bare = linearity.scores(gram(run, cache=False), progress=False)
     np.testing.assert_allclose(bare.score, whole.score, rtol=1e-12)
+    plain = linearity.scores(gram(run, cache=False), orthogonal=False)
+    assert not any("orthogonal" in str(name) for name in plain)
     assert np.isnan(bare.score_low).all()
     with_parts = linearity.scores(gram(run, parts=5, cache=False), progress=False)
     assert with_parts.attrs["parts"] == 5
