@@ -88,7 +88,9 @@ def gram(
         Default: a bar on a terminal.
     client : distributed.Client, optional
         Runs the same tasks on a cluster, one for each of its threads; what a lost worker had
-        begun is done by another. Default: threads of this process.
+        begun is done by another. `memory` is then that of all its workers, by default what dask
+        allows them; what they make in several passes, or is more than half of what this machine
+        has, they write to the run's store themselves. Default: threads of this process.
 
     Returns
     -------
@@ -119,7 +121,8 @@ def gram(
             "precision='sketch' reads some rows before all of them, and these are made by a model "
             "as they are read: extract them first, or take precision='float64'"
         )
-    room = float("inf") if memory is None else parse_size(memory)
+    here: float = physical_memory() or float("inf")
+    room = here if memory is None else parse_size(memory)
     if cache:
         kind = kept_as(dtype, sketch_seed)
         kept = read_cached(run, columns, kind, division, counts, memory=room)
@@ -129,7 +132,8 @@ def gram(
         if kept is not None:
             return _brought_back(kept, run, dtype, division, counts)
     workers = _workers(client, device)
-    plan = _plan(run, columns, dtype, memory, division, cache, workers)
+    budget = _of_workers(client) if memory is None else memory
+    plan = _plan(run, columns, dtype, budget, division, cache, workers)
     _check_passes(run, plan, memory)
     how: dict[str, Any] = {
         "weights": counts,
@@ -138,7 +142,10 @@ def gram(
         "progress": progress,
         "client": client,
     }
-    if plan.passes > 1:
+    # What a cluster makes in one pass need not fit here.
+    size = plan.gram_bytes * (plan.parts + 1)
+    large = client is not None and _has_place(run, cache) and size > here / 2
+    if plan.passes > 1 or large:
         return compute_tiled(run, plan, division, **how)
     checkpoints = None
     if cache and checkpoint is not None and dtype != "sketch":
@@ -222,8 +229,22 @@ def _plan(
         memory=memory,
         workers=workers,
         parts=0 if parts is None else len(parts),
-        tiled=cache and hasattr(run, "cache_group"),
+        tiled=_has_place(run, cache),
     )
+
+
+def _has_place(run: RowSource, cache: bool) -> bool:
+    return cache and hasattr(run, "cache_group")
+
+
+def _of_workers(client: Any) -> int | None:
+    """Memory that the workers of a cluster may use together, short of where dask pauses them;
+    None where they have no limit."""
+    if client is None:
+        return None
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [worker["memory_limit"] for worker in workers]
+    return int(0.7 * sum(limits)) if limits and all(limits) else None
 
 
 def _workers(client: Any, device: str | None) -> int | None:

@@ -17,7 +17,7 @@ from actstore.grams.columns import Columns
 from actstore.grams.kernel import Partial
 from actstore.grams.parts import Parts
 from actstore.grams.plans import Plan, Task
-from actstore.grams.running import Tick, row_starts, run_pass, run_tasks, ticks
+from actstore.grams.running import Tick, row_starts, run_pass, run_tasks, ticks, write_on_cluster
 from actstore.grams.sketching import Sketched
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram, sum_of
@@ -144,6 +144,8 @@ def compute_tiled(
                 tick(len(own) * run.n_samples)
             elif sketched is not None:
                 tiles.write(sketched.tiles(plan.of_pass(number)))
+            elif client is not None and tiles.shared:
+                write_on_cluster(run, plan, number, recipe, client, tick, tiles)
             else:
                 tiles.write(run_pass(run, plan, number, recipe, client, tick))
     record = None if sketched is None else sketched.record()

@@ -23,6 +23,7 @@ from actstore.grams.kernel import Partial, accumulate, batched
 from actstore.grams.plans import Plan, Task
 from actstore.grams.source import RowSource
 from actstore.grams.threads import one_blas_thread
+from actstore.grams.tiles import TiledGram
 
 Tick = Callable[[int], object]
 
@@ -111,7 +112,44 @@ def _on_cluster(
     tick: Tick | None,
     into: Partial | None,
 ) -> Partial:
-    """What a worker finishes is fetched and added at once; what a dead worker had begun is done
+    """What a worker finishes is fetched and added at once."""
+    whole = into or Partial({}, {})
+    for found in _from_workers(run, plan, tasks, recipe, client, tick, None):
+        whole.add(_own(found))
+    return whole
+
+
+def write_on_cluster(
+    run: RowSource,
+    plan: Plan,
+    number: int,
+    recipe: Recipe,
+    client: Any,
+    tick: Tick,
+    tiles: TiledGram,
+) -> None:
+    """One pass's tiles, written by the workers that make them; those that are there are not made
+    again."""
+    missing = []
+    for task in plan.of_pass(number):
+        if tiles.has(task.tiles):
+            tick(_rows(run, plan, task) * len(task.tiles))
+        else:
+            missing.append(task)
+    for pairs in _from_workers(run, plan, missing, recipe, client, tick, tiles):
+        tiles.note(pairs)
+
+
+def _from_workers(
+    run: RowSource,
+    plan: Plan,
+    tasks: Sequence[Task],
+    recipe: Recipe,
+    client: Any,
+    tick: Tick | None,
+    tiles: TiledGram | None,
+) -> Iterator[Any]:
+    """What each task gives, in the order in which they end; what a dead worker had begun is done
     again by another."""
     try:
         from distributed import as_completed
@@ -119,23 +157,34 @@ def _on_cluster(
         raise MissingDependencyError(
             "client= needs the package distributed: pip install 'actstore[cluster]'"
         ) from None
-    whole = into or Partial({}, {})
     futures = {
         client.submit(
-            _run_task, run, plan.columns, task, plan.block_rows, recipe, None, None, pure=False
+            _on_worker, run, plan.columns, task, plan.block_rows, recipe, tiles, pure=False
         ): task
         for task in tasks
     }
     try:
         for future in as_completed(futures):
             task = futures[future]
-            whole.add(_own(future.result()))
+            yield future.result()
             future.release()
             if tick is not None:
                 tick(_rows(run, plan, task) * len(task.tiles))
     finally:
         client.cancel(list(futures))
-    return whole
+
+
+def _on_worker(
+    run: RowSource,
+    columns: Columns,
+    task: Task,
+    block_rows: int,
+    recipe: Recipe,
+    tiles: TiledGram | None,
+) -> Partial | list[tuple[int, int]]:
+    """A task's tiles; or, once they are written, their pairs."""
+    found = _run_task(run, columns, task, block_rows, recipe, None, None)
+    return found if tiles is None else tiles.write(found)
 
 
 def _own(fetched: Partial) -> Partial:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from zarr.storage import MemoryStore
 
 from actstore.errors import CorruptionError
 from actstore.grams.columns import Columns
@@ -81,8 +82,13 @@ class TiledGram:
         done = set(self._done)
         return all((tile.row, k) in done for tile in tiles for k in range(tile.start, tile.stop))
 
-    def write(self, pass_: Partial) -> None:
-        """Put one pass on disk."""
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can write them too."""
+        return not isinstance(self.group.store, MemoryStore)
+
+    def write(self, pass_: Partial) -> list[tuple[int, int]]:
+        """Put one pass on disk, or what one task made of it; the pairs that it has."""
         groups = self._part_groups()
         for part, pair, values in pass_.blocks(self.columns) if groups else ():
             self._put(groups[part], pair, values)
@@ -97,6 +103,11 @@ class TiledGram:
             write_array(self.group, f"sum_{k}", values)
         a, b = pairs[0]
         write_array(self.group, f"done_{a}_{b}", np.array(pairs, np.float64))
+        self.note(pairs)
+        return pairs
+
+    def note(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """That these pairs are on disk."""
         self._done += pairs
 
     def _put(self, group: zarr.Group, pair: tuple[int, int], values: np.ndarray) -> None:

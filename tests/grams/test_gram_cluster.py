@@ -16,6 +16,7 @@ from zarr.storage import LocalStore, MemoryStore
 
 from actstore.errors import NonFiniteError
 from actstore.grams import gram, plan_gram
+from actstore.grams.tiles import TiledGram
 from tests.grams.gram_fakes import Block, MemoryRun, run_of, whole
 
 distributed = pytest.importorskip("distributed")
@@ -82,17 +83,25 @@ def test_stretches_between_checkpoints_add_up(client: Any, monkeypatch: pytest.M
     )
 
 
-def test_passes_on_a_cluster_are_the_passes_of_threads(
-    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_is_larger_than_memory_is_written_by_the_workers(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: bool
 ) -> None:
     monkeypatch.setattr("actstore.grams.planning.BLOCK_ROWS", (16, 512))
     run = run_of(600, 12, 9, store=LocalStore(tmp_path))
-    assert plan_gram(run, memory="80KB", workers=2).passes > 1
-    found = gram(run, memory="80KB", client=client)
-    expected = whole(gram(run_of(600, 12, 9), cache=False))
-    np.testing.assert_allclose(
-        whole(found), expected, rtol=1e-12, atol=1e-13 * np.abs(expected).max()
-    )
+    if passes:
+        assert plan_gram(run, memory="150KB", workers=2, parts=3).passes > 1
+    else:
+        monkeypatch.setattr("actstore.grams.computing.physical_memory", lambda: 50_000)
+    monkeypatch.setattr(TiledGram, "write", None)  # of this process, not of the workers'
+    options = {"parts": 3, "memory": "150KB"} if passes else {}
+    found = gram(run, client=client, **options)
+    monkeypatch.undo()
+    assert not isinstance(found.blocks, dict)
+    expected = gram(run_of(600, 12, 9), cache=False, parts=options.get("parts"))
+    scale = np.abs(whole(expected)).max()
+    for ours, its in zip((found, *found.parts), (expected, *expected.parts), strict=True):
+        np.testing.assert_allclose(whole(ours), whole(its), rtol=1e-12, atol=1e-13 * scale)
 
 
 def test_an_error_of_a_worker_is_the_callers(client: Any) -> None:
