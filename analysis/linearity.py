@@ -62,7 +62,7 @@ def scores(
         Samples of the same model and other documents, on which maps with an intercept fitted on
         `on` are judged.
     orthogonal : bool
-        Whether to compute that score too, most of the work where there are many parts.
+        Whether to compute that score too.
     first_token : {"keep", "drop"} or int
         "drop" leaves out the samples at position 0 of their sequence, the attention sink of most
         decoders, whose norm can outweigh all others in the Frobenius norms; a number leaves out
@@ -174,18 +174,26 @@ def transitions(on: Gram) -> Floats:
         ``score`` of `scores`; NaN for a target that does not vary.
     """
     pairs = pairwise(on.layers)
-    return np.array([Pair.of(on, x, y).statistics(orthogonal=False)[0] for x, y in pairs])
+    return np.array([Pair.of(on, x, y).statistics()[0] for x, y in pairs])
 
 
 def replicates(window: Window, orthogonal: bool) -> dict[tuple[int, int], Floats]:
-    """Each pair's statistics, (1 + parts, 4): of all rows, then without each part."""
+    """Each pair's statistics, (1 + parts, 4): of all rows, then without each part.
+
+    The rotation is found on all rows and kept: where it is the best, what leaving a part out
+    changes about it has no effect of first order.
+    """
     moments = window.moments
+
+    def rotation(pair: tuple[int, int]) -> Floats | None:
+        return Pair.of(moments, *pair).rotation() if orthogonal else None
 
     def one(number: int) -> list[Floats]:
         rows = moments if number == 0 else moments.without(number - 1)
-        return [Pair.of(rows, *pair).statistics(orthogonal) for pair in window.pairs]
+        return [Pair.of(rows, *pair).statistics(rotations[pair]) for pair in window.pairs]
 
     with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
+        rotations = dict(zip(window.pairs, pool.map(rotation, window.pairs), strict=True))
         found = np.array(list(pool.map(one, range(len(moments.parts) + 1))))
     return {pair: found[:, number] for number, pair in enumerate(window.pairs)}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack, solve_triangular, svdvals
+from scipy.linalg import lapack, solve_triangular
 
 from actstore.grams import Gram
 from actstore.grams.columns import Key
@@ -85,12 +85,25 @@ class Pair:
         reached = vectors[:, kept].T @ projected
         return float((reached**2 / values[kept, None]).sum())
 
-    def statistics(self, orthogonal: bool = True) -> Floats:
-        """(4,) float64: the numbers called `NAMES`."""
+    def rotation(self) -> Floats | None:
+        """The best orthogonal map, U Vᵀ of X_cᵀY_c = U S Vᵀ; None where widths differ."""
+        if np.isnan(self.energy_output):
+            return None
+        left, _, right = np.linalg.svd(self.cross)
+        return np.asarray(left @ right)
+
+    def statistics(self, rotation: Floats | None = None) -> Floats:
+        """(4,) float64: the numbers called `NAMES`.
+
+        Parameters
+        ----------
+        rotation : (d, d) float64, optional
+            Orthogonal map to judge with its best scale; without it there is no such score.
+        """
         error = max(self.energy_y - self.explained, 0.0)
         rotated = np.nan
-        if orthogonal and not np.isnan(self.energy_output):
-            shared = float(svdvals(self.cross, check_finite=False).sum())
+        if rotation is not None:
+            shared = max(float(np.einsum("ij,ij->", rotation, self.cross)), 0.0)
             rotated = _ratio(shared**2, self.energy_x * self.energy_y)
         return np.array(
             [

@@ -93,6 +93,17 @@ def test_intervals_are_the_jackknife_written_out(run: actstore.Run, states: np.n
     assert float(found.score_high.sel(source=1)) == pytest.approx(full + reach, abs=1e-10)
 
 
+def test_the_rotation_kept_gives_the_jackknifes_interval(
+    run: actstore.Run, states: np.ndarray
+) -> None:
+    found = linearity.scores(run, parts=30, progress=False)
+    documents = np.arange(N) // 3
+    x, y = states[0].astype(float), states[1].astype(float)
+    left = np.array([1 - procrustes(y[documents != d], x[documents != d])[2] for d in range(30)])
+    reach = student_t.ppf(0.975, 29) * np.sqrt(29 / 30 * ((left - left.mean()) ** 2).sum())
+    assert float(found.orthogonal_high[0] - found.orthogonal[0]) == pytest.approx(reach, rel=0.02)
+
+
 def test_a_gram_serves_as_well_as_its_run(run: actstore.Run) -> None:
     whole = linearity.scores(run, progress=False)
     bare = linearity.scores(gram(run, cache=False), progress=False)
