@@ -13,7 +13,7 @@ import xarray as xr
 
 from actstore.errors import FitError, SiteError
 from actstore.fitting.applying import apply_map
-from actstore.fitting.pairs import Pair
+from actstore.fitting.pairs import Pair, missing_pair
 from actstore.grams.columns import Columns, Key
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
@@ -167,8 +167,8 @@ def _as(part: np.ndarray, dtype: Any, device: Any) -> Any:
 class MapSet(Mapping[Pair, LinearMap]):
     """Maps that were fitted together: a mapping (source, target) → `LinearMap`.
 
-    Keys are layers, ``maps[3, 12]``; where several sites were fitted they are (site, layer),
-    ``maps[("attn", 3), ("resid", 12)]``.
+    Keys are layers, ``maps[3, 12]``, negative ones from the last; where several sites were fitted
+    they are (site, layer), ``maps[("attn", 3), ("resid", 12)]``.
 
     Parameters
     ----------
@@ -290,5 +290,5 @@ class MapSet(Mapping[Pair, LinearMap]):
             raise FitError(f"{pair!r} is not a pair (source, target); maps are keyed maps[i, j]")
         place = self.columns.index(pair[0]), self.columns.index(pair[1])
         if place not in self._maps:
-            raise KeyError(f"no map {pair[0]} → {pair[1]}: it is not among the pairs fitted")
+            raise KeyError(missing_pair(self.columns, place, self._maps))
         return place

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actstore.errors import FitError
-from actstore.grams.columns import Columns, Key
+from actstore.grams.columns import Columns, Key, describe_layers
 
 Pair = tuple[Key, Key]
 NAMED = ("all", "adjacent", "to_last", "ordered")
@@ -68,3 +68,21 @@ def layers_of(pairs: str | Iterable[Any]) -> list[int] | None:
     if not flat or not all(isinstance(key, int) and key >= 0 for key in flat):
         return None
     return sorted(set(flat))
+
+
+def missing_pair(columns: Columns, place: tuple[int, int], there: Iterable[tuple[int, int]]) -> str:
+    """One line: pair asked for, pairs there are."""
+    keys, there = columns.keys(), list(there)
+    source, target = keys[place[0]], keys[place[1]]
+    targets = [keys[j] for i, j in there if i == place[0]]
+    sources = [keys[i] for i in sorted({i for i, _ in there})]
+    held = f"from {source} to {_list(targets)}" if targets else f"from {_list(sources)}"
+    return f"no map {source} → {target} was fitted: there are maps {held}"
+
+
+def _list(keys: Sequence[Key]) -> str:
+    """Layers, shortened where they follow each other; the first of many."""
+    if all(isinstance(key, int) for key in keys):
+        return describe_layers([key for key in keys if isinstance(key, int)])
+    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+    return ", ".join(map(str, keys[:8])) + more

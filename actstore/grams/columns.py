@@ -82,7 +82,7 @@ class Columns(Sequence[Column]):
         return [(column.site, column.layer) for column in self._columns]
 
     def index(self, key: Any, start: int = 0, stop: int | None = None) -> int:
-        """Place of a key.
+        """Place of a key; a negative layer counts from the site's last.
 
         Raises
         ------
@@ -93,9 +93,9 @@ class Columns(Sequence[Column]):
         if isinstance(key, Column):
             key = (key.site, key.layer)
         if isinstance(key, tuple):
-            found = self._index.get(key)
+            found = self._index.get((key[0], self._absolute(*key)))
         elif len(self.sites) == 1:
-            found = self._index.get((self.sites[0], int(key)))
+            found = self._index.get((self.sites[0], self._absolute(self.sites[0], int(key))))
         else:
             raise SiteError(
                 f"layer {key} asked for, but there are several sites: name one, as in "
@@ -104,6 +104,10 @@ class Columns(Sequence[Column]):
         if found is None:
             raise self._missing(key)
         return found
+
+    def _absolute(self, site: str, layer: int) -> int:
+        held = self.layers(site) if layer < 0 else []
+        return held[layer] if -len(held) <= layer < 0 else layer
 
     def _missing(self, key: Any) -> SiteError:
         site, layer = key if isinstance(key, tuple) else (self.sites[0], key)
