@@ -38,6 +38,7 @@ __all__ = [
     "tokens",
     "training",
     "transfer",
+    "transport",
     "tuned_lens",
 ]
 

@@ -25,6 +25,7 @@ from analysis.plots.r2 import r2_heat_maps
 from analysis.plots.similarity import similarity, spectra
 from analysis.plots.svg import inline_svg
 from analysis.plots.transfer import transfer
+from analysis.plots.transport import transport
 
 __all__ = [
     "alternation",
@@ -45,5 +46,6 @@ __all__ = [
     "spectra",
     "surprisal",
     "transfer",
+    "transport",
     "tuned_lens",
 ]

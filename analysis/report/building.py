@@ -22,6 +22,7 @@ from analysis.report import (
     pruning,
     similarity,
     transfer,
+    transport,
 )
 from analysis.report.page import Section, Table, write
 from analysis.report.topic import Topic
@@ -130,6 +131,7 @@ _TOPICS: dict[str, Topic] = {
     "similarity": similarity.SIMILARITY,
     "spectra": similarity.SPECTRA,
     "tuned_lens": lenses.TUNED,
+    "transport": transport.TRANSPORT,
     "peek": basics.PEEK,
 }
 
