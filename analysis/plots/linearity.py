@@ -22,6 +22,7 @@ SCORES = {
     "held_out_no_residual": "without it, held out",
     "orthogonal": "rotations only",
 }
+USUAL = ("all", "first token", "punctuation", "number", "word start", "continuation")
 _LINES = ("-", "--", "-.", ":", (0, (4, 1, 1, 1, 1, 1)))
 
 
@@ -46,7 +47,7 @@ def linearity(dataset: xr.Dataset) -> Figure:
         axes[0].set_ylabel("linearity score")
         line(axes[1], dataset.source, dataset, "output_over_stream", 0, None)
         axes[1].set_ylabel("‖output‖ / ‖stream‖")
-        axes[1].set_ylim(bottom=0)
+        axes[1].set_yscale("log")
         for axis in axes:
             from_layer(axis)
         legend_below(figure, axes[0])
@@ -63,11 +64,13 @@ def linearity_errors(dataset: xr.Dataset, classes: Sequence[str] | None = None) 
     dataset : xarray.Dataset
         What `analysis.linearity_errors.errors` returned.
     classes : sequence of str, optional
-        Default: all samples and up to five other classes.
+        Default: all samples, first tokens and kinds of text as far as they are there, or the
+        first six of other classes.
     """
     require(dataset, "linearity_errors", "analysis.linearity_errors.errors")
     known = dataset["class"].values.tolist()
-    chosen = known[:6] if classes is None else list(classes)
+    usual = [name for name in USUAL if name in known]
+    chosen = list(classes) if classes is not None else usual if len(usual) > 1 else known[:6]
     if missing := [name for name in chosen if name not in known]:
         raise AnalysisError(f"class {missing[0]!r} asked for, but there are {', '.join(known)}")
     levels = dataset["quantile"].values
@@ -91,7 +94,7 @@ def linearity_errors(dataset: xr.Dataset, classes: Sequence[str] | None = None) 
         axis.set_ylabel(
             "error / RMS of the layer" if dataset.attrs["normalise"] == "layer" else "error / own"
         )
-        axis.set_title(f"quantile {middle:g} of each class")
+        axis.set_title("median" if middle == 0.5 else f"quantile {middle:g}")
         from_layer(axis)
         legend_below(figure, axis, columns=3)
     return figure
