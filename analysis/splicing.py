@@ -248,12 +248,14 @@ class Form:
 
 
 def form_of(output: Any) -> Form:
+    """In what form a module returned its states."""
     states = hidden_output(output)
     assert states is not None
     return Form(states.shape, None if isinstance(output, torch.Tensor) else tuple(output[1:]))
 
 
 def like(form: Form, states: torch.Tensor) -> Any:
+    """States in the form that a module returns."""
     return states if form.rest is None else (states, *form.rest)
 
 

@@ -50,6 +50,8 @@ def compute_gram(
     weights : Weights, optional
     device, sketch_seed, progress, client
         As for `gram`.
+    checkpoints : Checkpoints, optional
+        Where finished ranges of rows are kept, to go on from after an interruption.
 
     Returns
     -------

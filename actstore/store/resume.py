@@ -49,6 +49,8 @@ def resume_run(
 
     Parameters
     ----------
+    store, model, corpus
+        As for `create_run`.
     key : dict
         Must equal the stored run's.
     wanted, sites, dtype
