@@ -78,7 +78,7 @@ def compare_distributions(
         for block in blocks:
             final = model.decode(_states(run, model.n_blocks, block))
             require_finite(final, "the model itself", model.n_blocks)
-            log_p = _log_softmax(final)
+            log_p = log_softmax(final)
             p = np.exp(log_p)
             index = np.arange(len(final))
             for column, (layer, readout) in enumerate(readouts.items()):
@@ -91,7 +91,7 @@ def compare_distributions(
                     place = (row, column, block.out)
                     found.rank[place] = (final > final[index, best][:, None]).sum(axis=1)
                     found.surprisal[place] = -log_p[index, best]
-                    gaps = np.subtract(log_p, _log_softmax(logits), out=logits)
+                    gaps = np.subtract(log_p, log_softmax(logits), out=logits)
                     found.divergence[place] = np.einsum("ij,ij->i", p, gaps)
                 bar.update()
     return found
@@ -107,7 +107,8 @@ def _states(run: Run, layer: int, block: Any) -> NDArray[np.float32]:
     return states
 
 
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """ln of the softmax over the last axis of (rows, vocabulary) logits."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)).astype("f4")
     return shifted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from actstore.errors import AnalysisError
-from analysis.plots.style import COLOURS, LINE_STYLES, MaxNLocator, legend_below, panels, style
+from analysis.plots.style import COLOURS, INK, LINE_STYLES, MaxNLocator, legend_below, panels, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,9 +18,6 @@ READOUTS = {
     "tuned": "tuned lens",
     "mat": "mat (least squares)",
     "id": "id (no map)",
-    "linear": "linear map",
-    "bigram": "bigram",
-    "frequent": "most frequent token",
 }
 
 
@@ -52,7 +49,7 @@ def tuned_lens(dataset: xr.Dataset, k: int | None = None) -> Figure:
 
 
 def future_lens(dataset: xr.Dataset, k: int | None = None) -> Figure:
-    """Precision@k of the model's own later predictions by layer, a panel for each offset.
+    """Precision@k of the model's own later predictions by layer, a line for each offset.
 
     Parameters
     ----------
@@ -64,13 +61,25 @@ def future_lens(dataset: xr.Dataset, k: int | None = None) -> Figure:
     chosen = _chosen(dataset, k)
     offsets = dataset.offset.values.tolist()
     with style():
-        figure, axes = panels(len(offsets), 3.4, 3.2)
-        for axis, offset in zip(axes, offsets, strict=True):
-            bands(axis, dataset.sel(k=chosen, offset=offset), "precision", "readout", "layer")
-            axis.set_title(f"{offset} ahead")
-            axis.set_ylim(bottom=0)
-        axes[0].set_ylabel(f"Precision@{chosen}")
-        legend_below(figure, axes[0], 3)
+        figure, (axis,) = panels(1, 6.2, 3.4)
+        for number, offset in enumerate(offsets):
+            at = dataset.sel(k=chosen, offset=offset)
+            colour = COLOURS[number % len(COLOURS)]
+            axis.plot(at.layer, at.precision, color=colour, label=f"{offset} ahead")
+            axis.fill_between(
+                at.layer, at.precision_low, at.precision_high, color=colour, alpha=0.2, linewidth=0
+            )
+            for name, dash in (("bigram", "--"), ("mean", ":")):
+                value = float(at[f"{name}_precision"])
+                axis.axhline(value, color=colour, linestyle=dash, linewidth=1.0)
+        # Two more entries say what the dashes are, whatever their colour.
+        axis.plot([], [], color=INK, linestyle="--", label="bigram")
+        axis.plot([], [], color=INK, linestyle=":", label="mean state")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("layer")
+        axis.set_ylabel(f"Precision@{chosen}")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(figure, axis, 3)
     return figure
 
 

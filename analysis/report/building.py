@@ -132,6 +132,7 @@ _TOPICS: dict[str, Topic] = {
     "spectra": similarity.SPECTRA,
     "tuned_lens": lenses.TUNED,
     "transport": transport.TRANSPORT,
+    "future_lens": lenses.FUTURE,
     "peek": basics.PEEK,
 }
 

@@ -73,6 +73,77 @@ def _tuned_section(found: list[xr.Dataset]) -> Section:
     )
 
 
+def _future_findings(dataset: xr.Dataset) -> list[str]:
+    k = int(dataset.k[0])
+    parts = []
+    for offset in dataset.offset.values.tolist():
+        at = dataset.sel(offset=offset, k=k)
+        best = at.isel(layer=int(at.precision.argmax("layer")))
+        parts.append(
+            f"{offset} ahead {percent(best, 'precision')} at layer {int(best.layer)} (bigram "
+            f"{percent(best, 'bigram_precision')})"
+        )
+    return [
+        f"{dataset.attrs['title']}: Precision@{k} of later predictions read off one state is "
+        f"{', '.join(parts)}."
+    ]
+
+
+def _future_section(found: list[xr.Dataset]) -> Section:
+    parts: list[Any] = []
+    for dataset in found:
+        k = int(dataset.k[0])
+        attributes = dataset.attrs
+        parts.append(
+            Picture(
+                [plots.future_lens(dataset, k)],
+                f"{attributes['title']}: how often the token decoded from the state at token t, "
+                f"through an affine map to the last layer some tokens ahead, is among the {k} most "
+                "probable of the model's own prediction there, by layer, on documents not fitted "
+                "on. Dashed: the token that follows token t most often at that distance; dotted: "
+                f"the mean state decoded. Bands are {attributes['level']:.0%} intervals that treat "
+                f"samples of one {attributes['cluster']} as dependent.",
+            )
+        )
+        rows: list[Row] = []
+        for offset in dataset.offset.values.tolist():
+            for layer in dataset.layer.values.tolist():
+                at = dataset.sel(offset=offset, layer=layer)
+                row: Row = [offset, layer]
+                row += [interval(at.sel(k=n), "precision", 100, ".1f") for n in dataset.k.values]
+                row += [
+                    interval(at.sel(k=k), "precision_gain", 100, ".1f"),
+                    interval(at, "surprisal", 1, ".2f"),
+                ]
+                rows.append(row)
+        parts.append(
+            Table(
+                [
+                    "tokens ahead",
+                    "layer",
+                    *(f"P@{n} %" for n in dataset.k.values.tolist()),
+                    f"P@{k} − bigram, points",
+                    "surprisal",
+                ],
+                rows,
+                f"{attributes['title']}: the numbers of the curves; surprisal in nats.",
+                folded="The curves as numbers",
+            )
+        )
+    return Section(
+        "What does a state say about later tokens?",
+        parts,
+        "The linear future lens (Pal et al., arXiv 2311.04897).",
+    )
+
+
+FUTURE = Topic(
+    "What does a state say about later tokens?",
+    _future_section,
+    _future_findings,
+    "No future lens here: it needs the model and runs with all positions. Compute it with "
+    "analysis.future_lens.curves(train, held_out, model).",
+)
 TUNED = Topic(
     "What does training add to least squares?",
     _tuned_section,
