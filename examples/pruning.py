@@ -24,7 +24,7 @@ from analysis.pruning import distilling
 from examples import assets
 
 BOS = "<|endoftext|>"
-COUNTS = (0, 1, 2, 3, 4, 6, 8)
+COUNTS = (0, 1, 2, 4, 6, 8)
 HELD_OUT = 24  # articles
 JUDGED = 320  # tokens of each of them
 CONTEXT = 512

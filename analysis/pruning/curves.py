@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from actstore.models import LanguageModel
 
 VARIANTS = ("remove", "replace", "replace_distilled", "remove_distilled")
+_FITTED = ("train", "first_token", "intercept", "ridge")
+_DISTILLED = ("distil_text", "distil_context", "distil_batch", "seed")
+_USED = {
+    "whole": (),
+    "remove": (),
+    "replace": _FITTED,
+    "replace_distilled": (*_FITTED, *_DISTILLED, "maps_recipe"),
+    "remove_distilled": (*_DISTILLED, "whole_recipe", "logits", "hidden"),
+}
+"""Which choices make a variant's model what it is, beside the blocks."""
 NEW_TOKENS = 8
 
 
@@ -189,7 +199,7 @@ def curves(
             **choices,
         }
         cells = {}
-        whole = judge("whole", [], key, lambda _: model.model)
+        whole = judge("whole", [], {}, lambda _: model.model)
         for count in chosen:
             for variant in variants:
                 blocks = taken[:count]
@@ -197,7 +207,7 @@ def curves(
                     judge(
                         f"{variant}-{count}",
                         blocks,
-                        key,
+                        {name: key[name] for name in _USED[variant]},
                         lambda at, variant=variant, blocks=blocks: pruner(variant, blocks, at),
                     )
                     if count
@@ -315,7 +325,9 @@ class _Judge:
         }
 
     def __call__(self, name: str, blocks: Sequence[int], key: Any, make: Any) -> xr.Dataset:
-        record = [self.model.fingerprint(), self.held_out.fingerprint(), list(blocks), key]
+        how = {name: value for name, value in self.options.items() if name != "progress"}
+        judged = [self.model.fingerprint(), self.held_out.fingerprint(), how]
+        record = [actstore.__version__, judged, list(blocks), key]
         digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
         path = self.folder / "measured" / f"{name}-{digest}.zarr"
         if path.exists():

@@ -20,6 +20,7 @@ _NAMES = ("exp_avg", "exp_avg_sq", "step")
 
 
 def latest(folder: Path) -> Path | None:
+    """The newest checkpoint in a folder, None if there is none."""
     found = sorted(folder.glob("step-*/" + _STATE))
     return found[-1].parent if found else None
 
@@ -66,6 +67,7 @@ def restore(
     optimiser: torch.optim.Optimizer,
     record: Mapping[str, Any],
 ) -> tuple[int, dict[str, list[float]]]:
+    """Put a checkpoint's weights and moments back; the steps that were done, and the log."""
     state = json.loads((kept / _STATE).read_text())
     found = state["identity"]
     other = [key for key in {**record, **found} if record.get(key) != found.get(key)]

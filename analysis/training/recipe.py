@@ -77,6 +77,7 @@ class Recipe:
 def optimiser_of(
     parameters: Mapping[str, torch.nn.Parameter], recipe: Recipe
 ) -> torch.optim.Optimizer:
+    """The optimiser of a recipe; only matrices are decayed."""
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
     groups = [

@@ -15,7 +15,7 @@ import transformers as hf
 import actstore
 from actstore.errors import AnalysisError, ModelError
 from actstore.models.provenance import weights_fingerprint
-from analysis import pruning
+from analysis import perplexity, pruning
 from analysis.pruning.modules import blocks_of
 
 BLOCKS, WIDTH, VOCABULARY = 4, 16, 97
@@ -349,3 +349,19 @@ def test_some_positions_are_not_enough(tmp_path: Path) -> None:
         pruning.rank_blocks(every, rescored=True, progress=False)
     with pytest.raises(AnalysisError, match=r"0…3 can be taken out"):
         pruning.rank_blocks(every, count=4)
+
+
+@pytest.mark.real
+def test_a_real_model_does_without_one_of_its_most_linear_blocks(
+    real_model_folder: Path, wikipedia_path: Path
+) -> None:
+    text = " ".join(d.text or "" for d in actstore.read_corpus(wikipedia_path, limit=8))
+    model = actstore.load_model(real_model_folder, name="smollm2")
+    made = pruning.remove(model, [14])
+    options: dict[str, Any] = {"context": 256, "bos": "<|endoftext|>", "progress": False}
+    whole = perplexity.perplexity(model, [text], **options)
+    known = actstore.load_model(made, tokenizer=model.tokenizer, name="smaller")
+    fewer = perplexity.perplexity(known, [text], **options)
+    assert 1 < float(fewer.perplexity / whole.perplexity) < 1.5
+    ids = torch.tensor([model.tokenizer("<|endoftext|>The capital of France is")["input_ids"]])
+    assert torch.equal(generated(made, ids, 5), greedy(made, ids, 5))
