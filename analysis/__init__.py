@@ -16,6 +16,7 @@ __all__ = [
     "annotation",
     "checkpoints",
     "early_exit",
+    "folding",
     "future_lens",
     "influence",
     "jackknife",

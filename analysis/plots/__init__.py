@@ -9,6 +9,7 @@ transparent background and colours that hold on light and dark pages, for all ki
 from analysis.plots.alternation import alternation
 from analysis.plots.annotation import plausibility
 from analysis.plots.early_exit import early_exit
+from analysis.plots.folding import folding
 from analysis.plots.lenses import future_lens, tuned_lens
 from analysis.plots.linearity import (
     angular_distance,
@@ -32,6 +33,7 @@ __all__ = [
     "angular_distance",
     "checkpoints",
     "early_exit",
+    "folding",
     "future_lens",
     "influence",
     "inline_svg",

@@ -14,6 +14,7 @@ from analysis import results
 from analysis.report import (
     annotation,
     basics,
+    folding,
     jumps,
     lenses,
     linearity,
@@ -133,6 +134,7 @@ _TOPICS: dict[str, Topic] = {
     "tuned_lens": lenses.TUNED,
     "transport": transport.TRANSPORT,
     "future_lens": lenses.FUTURE,
+    "folding": folding.FOLDING,
     "peek": basics.PEEK,
 }
 
