@@ -20,7 +20,8 @@ from actstore.grams.plans import Plan, Task
 from actstore.grams.running import Tick, row_starts, run_pass, run_tasks, ticks, write_on_cluster
 from actstore.grams.sketching import Sketched
 from actstore.grams.source import RowSource
-from actstore.grams.statistics import Gram, sum_of
+from actstore.grams.statistics import Gram
+from actstore.grams.sums import sum_of
 from actstore.grams.tiles import TiledGram
 from actstore.grams.weights import Weights
 from actstore.grams.whitening import draw
