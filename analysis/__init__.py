@@ -14,6 +14,7 @@ from types import ModuleType
 __all__ = [
     "alternation",
     "annotation",
+    "between",
     "checkpoints",
     "early_exit",
     "folding",

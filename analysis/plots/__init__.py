@@ -8,6 +8,7 @@ transparent background and colours that hold on light and dark pages, for all ki
 
 from analysis.plots.alternation import alternation
 from analysis.plots.annotation import plausibility
+from analysis.plots.between import between
 from analysis.plots.early_exit import early_exit
 from analysis.plots.folding import folding
 from analysis.plots.lenses import future_lens, tuned_lens
@@ -31,6 +32,7 @@ from analysis.plots.transport import transport
 __all__ = [
     "alternation",
     "angular_distance",
+    "between",
     "checkpoints",
     "early_exit",
     "folding",

@@ -14,6 +14,7 @@ from analysis import results
 from analysis.report import (
     annotation,
     basics,
+    between,
     folding,
     jumps,
     lenses,
@@ -135,6 +136,7 @@ _TOPICS: dict[str, Topic] = {
     "transport": transport.TRANSPORT,
     "future_lens": lenses.FUTURE,
     "folding": folding.FOLDING,
+    "between": between.BETWEEN,
     "peek": basics.PEEK,
 }
 
