@@ -40,7 +40,7 @@ def train(
     layers: Sequence[int] | None = None,
     epochs: int = 3,
     batch_size: int = 256,
-    learning_rate: float = 1e-3,
+    learning_rate: float = 5e-4,
     validation: float = 0.1,
     by: str = "document",
     seed: int = 0,

@@ -53,7 +53,6 @@ class Minibatches(IterableDataset[Batch]):
 
     Attributes
     ----------
-    epoch : int
     batch : int
         How many batches of the epoch this process has given out.
     """
@@ -106,7 +105,9 @@ class Minibatches(IterableDataset[Batch]):
             "shuffle": bool(shuffle),
             "seed": _whole("seed", seed, 0),
         }
-        self.epoch, self.batch, self._start = _whole("epoch", epoch, 0), 0, 0
+        self.batch = 0
+        # Shared with worker processes: those that live on learn of another epoch.
+        self._place = torch.tensor([_whole("epoch", epoch, 0), 0]).share_memory_()
         self._home = os.getpid()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -126,10 +127,15 @@ class Minibatches(IterableDataset[Batch]):
         size = self._settings["batch_size"]
         return n_rows // size if self._drop_last else -(-n_rows // size)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that an iteration goes through."""
+        return int(self._place[0])
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, whose order is its own; another one than now starts at its begin."""
         if _whole("epoch", epoch, 0) != self.epoch:
-            self.epoch, self.batch, self._start = epoch, 0, 0
+            self._go_to(epoch, 0)
 
     def state_dict(self, batch: int | None = None) -> dict[str, Any]:
         """Where training stands, as JSON types.
@@ -157,8 +163,7 @@ class Minibatches(IterableDataset[Batch]):
         if differ:
             told = ", ".join(f"{n} {theirs.get(n)!r} there and {mine[n]!r} here" for n in differ)
             raise SelectionError(f"the position is of another order: {told}")
-        self.epoch, self.batch = int(state["epoch"]), int(state["batch"])
-        self._start = self.batch
+        self._go_to(int(state["epoch"]), int(state["batch"]))
 
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
@@ -169,7 +174,9 @@ class Minibatches(IterableDataset[Batch]):
                 f"{backend.name} cannot be read after a fork, which its connections do not "
                 "survive: give the DataLoader multiprocessing_context='spawn'"
             )
-        self.batch, self._start = self._start, 0
+        self.batch = int(self._place[1])
+        if info is None:
+            self._place[1] = 0
         return self._batches(range(self.batch + worker, len(self), workers))
 
     def _batches(self, numbers: range) -> Iterator[Batch]:
@@ -250,6 +257,9 @@ class Minibatches(IterableDataset[Batch]):
     def _order(self) -> EpochOrder:
         lengths = self.run.rows.lengths() * (len(self.layers) if self._mixed else 1)
         return EpochOrder(lengths, epoch=self.epoch, **self._settings)
+
+    def _go_to(self, epoch: int, batch: int) -> None:
+        self._place[0], self._place[1], self.batch = epoch, batch, batch
 
     def _describe(self) -> dict[str, Any]:
         """All that the order and the numbers of the batches follow from."""

@@ -170,6 +170,21 @@ def test_workers_resume_too(run):
     assert later == samples(run.to_torch(batch_size=8, buffer=40, lanes=2, epoch=1))
 
 
+def test_workers_that_live_on_learn_of_the_next_epoch(run):
+    data = run.to_torch(batch_size=8, buffer=40, lanes=2)
+    living = DataLoader(
+        data,
+        batch_size=None,
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
+    for epoch in (0, 1, 5):
+        data.set_epoch(epoch)
+        expected = run.to_torch(batch_size=8, buffer=40, lanes=2, epoch=epoch)
+        assert samples(living) == samples(expected)
+
+
 def test_the_order_depends_on_seed_and_epoch_and_mixes_chunks(run):
     def first(**options):
         return next(iter(run.to_torch(batch_size=100, **options)))["sample"].tolist()
