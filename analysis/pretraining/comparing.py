@@ -50,6 +50,7 @@ def compare(
     first_token: str | int = "keep",
     probe: Probe | None = None,
     every: int = 100,
+    device: Any = None,
     progress: bool | None = None,
 ) -> xr.Dataset:
     """Train every arm from every seed, and measure all of them on the same held-out text.
@@ -60,7 +61,7 @@ def compare(
 
     Parameters
     ----------
-    config, documents, tokenizer, recipe, context, batch, bos, every
+    config, documents, tokenizer, recipe, context, batch, bos, every, device
         As for `analysis.pretraining.train`.
     held_out : corpus
         Documents that nothing was trained on. Their states at all positions of the first
@@ -141,6 +142,7 @@ def compare(
                     bos=bos,
                     folder=place / name,
                     every=every,
+                    device=device,
                     progress=progress,
                 )
                 results.save(bench(trained, name), path)

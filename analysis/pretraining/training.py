@@ -19,7 +19,7 @@ from actstore.models.provenance import tokenizer_fingerprint
 from actstore.models.structure import find_stack
 from analysis import results
 from analysis.pretraining.regulariser import REGULARISERS, run_with_states, term
-from analysis.training import Batches, Recipe, token_stream
+from analysis.training import Batches, Recipe, save_model, token_stream
 from analysis.training import train as run_steps
 
 RECIPE = Recipe(steps=1000, learning_rate=1e-3, warmup=0.05, weight_decay=0.1)
@@ -63,6 +63,7 @@ def train(
     bos: str = "<|endoftext|>",
     folder: str | os.PathLike[str] | None = None,
     every: int = 100,
+    device: Any = None,
     progress: bool | None = None,
 ) -> Trained:
     """Train a decoder on text from scratch.
@@ -99,6 +100,8 @@ def train(
         ``AutoModelForCausalLM.from_pretrained`` loads.
     every : int
         Steps between checkpoints.
+    device : str or torch.device, optional
+        Default: the CPU.
     progress : bool, optional
 
     Returns
@@ -124,12 +127,13 @@ def train(
         )
     stream, _ = token_stream(tokenizer, documents, bos)
     batches = Batches(stream, context, batch, seed)
-    model = fresh(config, seed)
+    # drawn on the CPU, so that every device begins with the same weights
+    model = fresh(config, seed).to(device or "cpu")
     blocks = find_stack(model).blocks
     factor = 0.0 if regulariser is None else strength
 
     def losses(step: int) -> dict[str, torch.Tensor]:
-        ids = batches(step)
+        ids = batches(step).to(device or "cpu")
         logits, states = run_with_states(model, blocks, ids)
         entropy = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()
@@ -164,9 +168,8 @@ def train(
         progress=progress,
     )
     model.eval()
-    if place is not None and not (place / "model" / "config.json").exists():
-        model.save_pretrained(place / "model")
-        tokenizer.save_pretrained(place / "model")
+    if place is not None and not (place / "model").exists():
+        save_model(model, place / "model", tokenizer)
     log = xr.Dataset({name: ("step", values) for name, values in rows.items()})
     log = log.assign_coords(step=range(recipe.steps))
     log.attrs.update(seed=seed, regulariser=regulariser or "none", strength=factor)

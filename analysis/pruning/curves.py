@@ -25,7 +25,7 @@ from analysis.pruning.distilling import MAPS, WHOLE, distil, distil_maps
 from analysis.pruning.ranking import Ranking, rank_blocks, states
 from analysis.pruning.replacing import fit_maps
 from analysis.pruning.surgery import remove, replace
-from analysis.training import Batches, Recipe, token_stream
+from analysis.training import Batches, Recipe, save_model, token_stream
 
 if TYPE_CHECKING:
     from actstore.fitting import LinearMap
@@ -334,7 +334,7 @@ class _Judge:
             return results.load(path)
         made = make(self.folder / "distilling" / f"{name}-{digest}")
         if made is not self.model.model:
-            made.save_pretrained(self.folder / name)
+            save_model(made, self.folder / name, self.model.tokenizer)
         known = actstore.load_model(
             made, tokenizer=self.model.tokenizer or False, name=f"{self.model.name}-{name}"
         )

@@ -7,6 +7,7 @@ with the same bits as one that was not (on the same machine, with as many thread
 
 from analysis.training.loop import train
 from analysis.training.recipe import Recipe
+from analysis.training.saving import save_model
 from analysis.training.text import Batches, token_stream
 
-__all__ = ["Batches", "Recipe", "token_stream", "train"]
+__all__ = ["Batches", "Recipe", "save_model", "token_stream", "train"]

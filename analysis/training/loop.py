@@ -108,7 +108,7 @@ def _step(
     for group in optimiser.param_groups:
         group["lr"] = recipe.rate(step)
     optimiser.zero_grad(set_to_none=True)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
         found = losses(step)
     found["loss"].backward()
