@@ -30,7 +30,7 @@ JUDGED = 320  # tokens of each of them
 CONTEXT = 512
 FITTED = 256  # tokens of each other article
 MAPS = replace(distilling.MAPS, steps=40)
-WHOLE = replace(distilling.WHOLE, steps=30)
+WHOLE = replace(distilling.WHOLE, steps=20)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actstore.models import LanguageModel
 
 MAPS = Recipe(steps=100, learning_rate=0.2, weight_decay=0.0, clip=float("inf"), optimiser="sgd")
-WHOLE = Recipe(steps=100, learning_rate=5e-5, weight_decay=0.0)
+WHOLE = Recipe(steps=100, learning_rate=1e-4, weight_decay=0.0)
 
 _MEASURED = 8  # batches that the whitening is taken from
 _LEAST = 0.01  # of the median eigenvalue, added to all
