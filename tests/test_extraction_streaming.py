@@ -138,6 +138,7 @@ def test_a_folder_keeps_it_and_takes_the_tiles_of_several_passes(
     few = "100KB"
     plan = plan_gram(tiny_gpt2, sentences(40), **spare, memory=few)
     assert plan.passes > 1
+    assert "tiles on disk in between, each runs the model over the corpus" in plan.describe()
     with pytest.raises(GramError, match=rf"takes {plan.passes} passes, and each runs the model"):
         gram_of(tiny_gpt2, sentences(40), **spare, memory=few)
     assert computed == 2 * shards

@@ -103,6 +103,7 @@ def make_plan(
             parts,
             len(passes),
             getattr(run, "held_bytes", 0),
+            getattr(run, "sequential", False),
         )
 
     orders = plane_orders(len(columns)) if tiled and row_ranges == 1 else [1]

@@ -80,6 +80,8 @@ class Plan:
         the next begins.
     source_bytes : int
         Bytes that the source of the rows holds itself.
+    forward : bool
+        Whether a model makes the rows, so that a pass is one of the model over the whole corpus.
     """
 
     columns: Columns
@@ -94,6 +96,7 @@ class Plan:
     parts: int = 0
     passes: int = 1
     source_bytes: int = 0
+    forward: bool = False
 
     @property
     def n_columns(self) -> int:
@@ -191,13 +194,14 @@ class Plan:
             "parts kept apart": str(self.parts or "none"),
             "operations": f"{self.flops:.3g}",
             "passes": f"{self.passes}, each layer in {self.readings:.3g} of them"
-            + (", tiles on disk in between" if self.passes > 1 else ""),
+            + (", tiles on disk in between" if self.passes > 1 else "")
+            + (", each runs the model over the corpus" if self.forward else ""),
             "tiles": f"{len(self.tiles):,}",
             "tasks": f"{len(self.tasks):,}, {self.workers} at a time",
             "largest task": f"{most['operations']:.3g} operations, {show_size(most['read'])} read, "
             f"{show_size(most['held'])} held",
             "rows at a time": f"{self.block_rows:,}",
-            "read": show_size(self.bytes_read),
+            "made" if self.forward else "read": show_size(self.bytes_read),
             "peak memory": show_size(self.peak_memory)
             + (", all tasks together" if self.workers > 1 else ""),
         }
