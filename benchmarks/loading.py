@@ -119,7 +119,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks loading", description=__doc__)
     add = parser.add_argument
     add("--layers", type=int, default=1)
-    add("--rows", type=int, default=1_000_000)
+    add("--rows", type=int, default=500_000)
     add("--width", type=int, default=768)
     add("--batch", type=int, default=4096)
     add("--dtype", default="float32", choices=("float16", "float32"))
