@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -169,56 +167,68 @@ def test_a_regulariser_pulls_layers_together(tokenizer: Any) -> None:
 
 
 CHILD = """
-import sys
+import os, signal, sys
 sys.path.insert(0, {tests!r})
 import torch
-from test_pretraining import STORY, Recipe, config, pretraining
+from test_pretraining import STORY, Recipe, pretraining, run
+from analysis.training import {module} as patched
+
+plain, calls = patched.{name}, []
+
+def counted(*args, **kwargs):
+    calls.append(None)
+    if len(calls) == {count}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(*args, **kwargs)
+
+patched.{name} = counted
 torch.set_num_threads(1)
-tokenizer = pretraining.train_tokenizer(STORY, 280)
-pretraining.train(
-    config(attention_dropout=0.1), STORY, tokenizer, regulariser="cosine", seed=3,
-    recipe=Recipe(400, 3e-3), context=16, batch=3, folder=sys.argv[1], every=20, progress=False,
+run(
+    pretraining.train_tokenizer(STORY, 280),
+    folder=sys.argv[1],
+    recipe=Recipe(40, 3e-3),
+    **{options!r},
 )
-print("done")
 """
 
 
 @pytest.mark.fault
-def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    code = textwrap.dedent(CHILD).format(tests=str(Path(__file__).parent))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-    def start(folder: str) -> Any:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    child = start("killed")
+@pytest.mark.parametrize(
+    ("module", "name", "count", "kept"),
+    [
+        ("loop", "_step", 24, "step-00000020"),  # in the middle of training
+        ("checkpoints", "save_file", 4, "step-00000010"),  # in the middle of a checkpoint
+    ],
+)
+def test_a_killed_run_ends_with_the_same_bits(
+    module: str, name: str, count: int, kept: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    shape = {"regulariser": "cosine", "seed": 3, "every": 10}
+    code = CHILD.format(
+        tests=str(Path(__file__).parent),
+        module=module,
+        name=name,
+        count=count,
+        options=shape,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "killed")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
     state = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not list(state.glob("step-*/state.json")):
-        assert child.poll() is None, child.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    child.communicate()
-    (kept,) = state.glob("step-*/state.json")
-    assert kept.parent.name < "step-00000400"
+    assert [path.name for path in state.glob("step-*")] == [kept]
     for folder in ("killed", "whole"):
-        child = start(folder)
-        out, error = child.communicate(timeout=240)
-        assert out.strip() == "done", error
-    for name in ("weights.safetensors", "optimiser.safetensors"):
+        run(tokenizer, folder=tmp_path / folder, recipe=Recipe(40, 3e-3), **shape)
+    for file in ("weights.safetensors", "optimiser.safetensors"):
         one, two = (
-            (tmp_path / folder / "checkpoints" / "step-00000400" / name).read_bytes()
+            (tmp_path / folder / "checkpoints" / "step-00000040" / file).read_bytes()
             for folder in ("killed", "whole")
         )
-        assert one == two, name
+        assert one == two, file
     one, two = (
         hf.AutoModelForCausalLM.from_pretrained(tmp_path / folder / "model")
         for folder in ("killed", "whole")
