@@ -7,7 +7,7 @@ measures perplexity. Results are ordinary transformers models; importing this pa
 ``AutoModelForCausalLM`` load those with linear blocks.
 """
 
-from analysis.pruning.curves import VARIANTS, curves
+from analysis.pruning.curves import VARIANTS, compare_variants, curves
 from analysis.pruning.distilling import distil, distil_maps
 from analysis.pruning.modules import FAMILIES, LinearBlock, linear_blocks
 from analysis.pruning.ranking import CRITERIA, Ranking, rank_blocks, states
@@ -20,6 +20,7 @@ __all__ = [
     "VARIANTS",
     "LinearBlock",
     "Ranking",
+    "compare_variants",
     "curves",
     "distil",
     "distil_maps",

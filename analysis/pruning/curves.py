@@ -25,6 +25,7 @@ from analysis.pruning.distilling import MAPS, WHOLE, distil, distil_maps
 from analysis.pruning.ranking import Ranking, rank_blocks, states
 from analysis.pruning.replacing import fit_maps
 from analysis.pruning.surgery import remove, replace
+from analysis.stats import Interval
 from analysis.training import Batches, Recipe, save_model, token_stream
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def curves(
         Over (variant, count): ``perplexity`` and ``nll`` with ``_low`` and ``_high``; ``ratio``
         to the whole model's perplexity, paired by document; ``generates``, whether greedy
         generation with its key/value cache gives the tokens that the model gives without one;
-        ``continuation``, that text; ``parameters``. NaN where logits are not finite. By ``step``:
+        ``continuation``, that text; ``parameters``; and ``document_nll`` (variant, count,
+        document), summed over ``document_tokens``, from which any two are compared by document
+        (`compare_variants`). NaN where logits are not finite. By ``step``:
         ``order``, the block taken out, and ``criterion`` (scored, block) that it was chosen by.
 
     Raises
@@ -239,6 +242,29 @@ def curves(
         **key,
     )
     return results.label(dataset, "pruning", model.name, record)
+
+
+def compare_variants(
+    dataset: xr.Dataset, first: str, second: str, count: int, *, level: float = 0.95
+) -> Interval:
+    """How many times the second variant's perplexity is the first's, paired by document.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        What `curves` returned.
+    first, second : str
+        Variants.
+    count : int
+        Blocks taken out of both.
+    level : float
+    """
+    sums = dataset.document_nll.sel(count=count)
+    apart = sums.sel(variant=second).values - sums.sel(variant=first).values
+    found = measuring.ratio(
+        apart, dataset.document_tokens.values, dataset.cluster.values, level=level
+    )
+    return Interval(*(np.exp(value) for value in found))
 
 
 def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
@@ -414,6 +440,12 @@ def _table(
     ratios = {at: measuring.compare(whole, cell) for at, cell in cells.items()}
     for end in ("", "_low", "_high"):
         put("ratio" + end, {at: float(one["ratio" + end]) for at, one in ratios.items()})
+    dataset = dataset.assign_coords(document=whole.document, cluster=whole.cluster)
+    table = [
+        [cells[variant, count].document_nll.values for count in counts] for variant in variants
+    ]
+    dataset["document_nll"] = ((*dims, "document"), np.array(table), {"units": "nats"})
+    dataset["document_tokens"] = whole.document_tokens
     put("generates", {at: bool(cell.generates) for at, cell in cells.items()})
     put("continuation", {at: str(cell.continuation.item()) for at, cell in cells.items()})
     put("parameters", {at: int(cell.parameters) for at, cell in cells.items()})

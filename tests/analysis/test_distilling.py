@@ -14,7 +14,7 @@ import transformers as hf
 import actstore
 from actstore.errors import AnalysisError
 from actstore.models.provenance import weights_fingerprint
-from analysis import perplexity, plots, pruning, report, results
+from analysis import perplexity, plots, pruning, report, results, stats
 from analysis.pruning import distilling
 from analysis.pruning.modules import blocks_of
 from analysis.training import Batches, Recipe
@@ -295,6 +295,14 @@ def test_curves_are_of_the_models_they_name(tmp_path: Path) -> None:
             )
             assert weights_fingerprint(saved) == weights_fingerprint(pruned)
     assert (got.ratio.sel(count=0) == 1).all()
+    two = got.sel(count=2)
+    pair = pruning.compare_variants(got, "remove", "replace", 2)
+    factor = two.perplexity.sel(variant="replace") / two.perplexity.sel(variant="remove")
+    assert float(pair.value) == pytest.approx(float(factor))
+    apart = two.document_nll.sel(variant="replace") - two.document_nll.sel(variant="remove")
+    per_token = np.repeat(apart.values / got.document_tokens.values, got.document_tokens.values)
+    expected = stats.mean(per_token, np.repeat(np.arange(6), got.document_tokens.values))
+    assert float(pair.high) == pytest.approx(float(np.exp(expected.high)))
     assert got.generates.all()
     assert got.perplexity.sel(count=0).values == pytest.approx(float(whole.perplexity))
 
