@@ -7,12 +7,13 @@ measures perplexity. Results are ordinary transformers models; importing this pa
 ``AutoModelForCausalLM`` load those with linear blocks.
 """
 
-from analysis.pruning.curves import VARIANTS, compare_variants, curves
+from analysis.pruning.curves import compare_variants, curves
 from analysis.pruning.distilling import distil, distil_maps
 from analysis.pruning.modules import FAMILIES, LinearBlock, linear_blocks
 from analysis.pruning.ranking import CRITERIA, Ranking, rank_blocks, states
 from analysis.pruning.replacing import fit_maps
 from analysis.pruning.surgery import remove, replace
+from analysis.pruning.variants import VARIANTS
 
 __all__ = [
     "CRITERIA",

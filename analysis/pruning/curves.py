@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -14,36 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
 
 import actstore
-from actstore.errors import AnalysisError, NonFiniteError
+from actstore.errors import AnalysisError
 from analysis import perplexity as measuring
 from analysis import results
-from analysis.pruning.distilling import MAPS, WHOLE, distil, distil_maps
+from analysis.pruning.distilling import MAPS, WHOLE
+from analysis.pruning.judging import Judge
 from analysis.pruning.ranking import Ranking, rank_blocks, states
 from analysis.pruning.replacing import fit_maps
-from analysis.pruning.surgery import remove, replace
+from analysis.pruning.variants import USED, VARIANTS, Pruner
 from analysis.stats import Interval
-from analysis.training import Batches, Recipe, save_model, token_stream
+from analysis.training import Batches, Recipe, token_stream
 
 if TYPE_CHECKING:
     from actstore.fitting import LinearMap
     from actstore.models import LanguageModel
-
-VARIANTS = ("remove", "replace", "replace_distilled", "remove_distilled")
-_FITTED = ("train", "first_token", "intercept", "ridge")
-_DISTILLED = ("distil_text", "distil_context", "distil_batch", "seed")
-_USED = {
-    "whole": (),
-    "remove": (),
-    "replace": _FITTED,
-    "replace_distilled": (*_FITTED, *_DISTILLED, "maps_recipe"),
-    "remove_distilled": (*_DISTILLED, "whole_recipe", "logits", "hidden"),
-}
-"""Which choices make a variant's model what it is, beside the blocks."""
-NEW_TOKENS = 8
 
 
 def curves(
@@ -152,9 +137,9 @@ def curves(
                 progress=progress,
             )
         taken = ranking.order[:most]
-        fits = any(variant.startswith("replace") for variant in variants) and most > 0
-        maps = (
-            fit_maps(
+
+        def fit() -> dict[int, LinearMap]:
+            return fit_maps(
                 run,
                 taken,
                 intercept=intercept,
@@ -162,13 +147,11 @@ def curves(
                 first_token=first_token,
                 progress=progress,
             )
-            if fits
-            else {}
-        )
+
         stream, prefix = token_stream(model.tokenizer, text, bos)
-        pruner = _Pruner(
+        pruner = Pruner(
             model,
-            maps,
+            fit,
             Batches(stream, distil_context, distil_batch, seed, prefix),
             maps_recipe=maps_recipe,
             whole_recipe=whole_recipe,
@@ -177,7 +160,7 @@ def curves(
             seed=seed,
             progress=progress,
         )
-        judge = _Judge(model, judged, context, stride, bos, cluster, place, progress)
+        judge = Judge(model, judged, context, stride, bos, cluster, place, progress)
         choices: dict[str, Any] = {
             "by": ranking.by,
             "rescored": ranking.rescored,
@@ -210,7 +193,7 @@ def curves(
                     judge(
                         f"{variant}-{count}",
                         blocks,
-                        {name: key[name] for name in _USED[variant]},
+                        {name: key[name] for name in USED[variant]},
                         lambda at, variant=variant, blocks=blocks: pruner(variant, blocks, at),
                     )
                     if count
@@ -274,151 +257,6 @@ def choices_of(choices: dict[str, Any]) -> dict[str, Any]:
         for key, value in choices.items()
         if isinstance(value, str | int | float)
     }
-
-
-class _Pruner:
-    """Makes the model of a variant with some blocks taken out."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        maps: dict[int, LinearMap],
-        batches: Batches,
-        *,
-        maps_recipe: Recipe,
-        whole_recipe: Recipe,
-        first_token: str | int,
-        weights: tuple[float, float],
-        seed: int,
-        progress: bool | None,
-    ) -> None:
-        self.model, self.maps, self.batches = model, maps, batches
-        self.maps_recipe, self.whole_recipe = maps_recipe, whole_recipe
-        self.first_token, self.weights = first_token, weights
-        self.options: dict[str, Any] = {"seed": seed, "progress": progress}
-
-    def __call__(self, variant: str, blocks: Sequence[int], folder: Path) -> Any:
-        if variant.startswith("replace"):
-            made = replace(self.model, {block: self.maps[block] for block in blocks})
-            if variant == "replace_distilled":
-                distil_maps(
-                    self.model,
-                    made,
-                    self.batches,
-                    recipe=self.maps_recipe,
-                    first_token=self.first_token,
-                    folder=folder,
-                    **self.options,
-                )
-            return made
-        made = remove(self.model, blocks)
-        if variant == "remove_distilled":
-            distil(
-                self.model,
-                made,
-                self.batches,
-                kept=[n for n in range(self.model.n_blocks) if n not in blocks],
-                logits=self.weights[0],
-                hidden=self.weights[1],
-                recipe=self.whole_recipe,
-                folder=folder,
-                **self.options,
-            )
-        return made
-
-
-class _Judge:
-    """Measures a model once, and remembers what it found in the folder."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        held_out: actstore.Corpus,
-        context: int,
-        stride: int | None,
-        bos: str,
-        cluster: str | None,
-        folder: Path,
-        progress: bool | None,
-    ) -> None:
-        self.model, self.held_out, self.folder = model, held_out, folder
-        self.options: dict[str, Any] = {
-            "context": context,
-            "stride": stride,
-            "bos": bos,
-            "cluster": cluster,
-            "progress": progress,
-        }
-
-    def __call__(self, name: str, blocks: Sequence[int], key: Any, make: Any) -> xr.Dataset:
-        how = {name: value for name, value in self.options.items() if name != "progress"}
-        judged = [self.model.fingerprint(), self.held_out.fingerprint(), how]
-        record = [actstore.__version__, judged, list(blocks), key]
-        digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
-        path = self.folder / "measured" / f"{name}-{digest}.zarr"
-        if path.exists():
-            return results.load(path)
-        made = make(self.folder / "distilling" / f"{name}-{digest}")
-        if made is not self.model.model:
-            save_model(made, self.folder / name, self.model.tokenizer)
-        known = actstore.load_model(
-            made, tokenizer=self.model.tokenizer or False, name=f"{self.model.name}-{name}"
-        )
-        try:
-            found = measuring.perplexity(known, self.held_out, **self.options)
-        except NonFiniteError:
-            found = self._lost()
-        prompt = self._prompt()
-        found["generates"] = ((), generates(made, prompt, NEW_TOKENS))
-        found["continuation"] = ((), self._continuation(made, prompt))
-        found["parameters"] = ((), sum(p.numel() for p in made.parameters()))
-        results.save(found, path)
-        return results.load(path)
-
-    def _lost(self) -> xr.Dataset:
-        """The whole model's result with every number NaN: logits overflowed."""
-        found = measuring.perplexity(self.model, self.held_out, **self.options)
-        names = [name for name in found.data_vars if name != "document_tokens"]
-        return found.assign({name: found[name] * np.nan for name in names})
-
-    def _prompt(self) -> torch.Tensor:
-        stream, _ = token_stream(
-            self.model.tokenizer, [next(iter(self.held_out))], self.options["bos"]
-        )
-        return torch.from_numpy(stream[None, :16])
-
-    def _continuation(self, made: Any, prompt: torch.Tensor) -> str:
-        new = greedy(made, prompt, NEW_TOKENS)[0, prompt.shape[1] :].tolist()
-        tokenizer = self.model.tokenizer
-        return str(new if tokenizer is None else tokenizer.decode(new))
-
-
-def generates(model: Any, prompt: torch.Tensor, new_tokens: int) -> bool:
-    """Whether ``generate`` with its cache equals picking the best token of whole passes.
-
-    Where two tokens are as good as each other, either is right.
-    """
-    ids = greedy(model, prompt, new_tokens)
-    with torch.inference_mode():
-        logits = model(input_ids=ids[:, :-1], use_cache=False).logits[0, prompt.shape[1] - 1 :]
-    chosen = logits.gather(1, ids[0, prompt.shape[1] :, None])[:, 0]
-    best = logits.max(1).values
-    return bool((best - chosen <= 1e-3 * best.abs().clamp_min(1)).all())
-
-
-def greedy(model: Any, prompt: torch.Tensor, new_tokens: int) -> torch.Tensor:
-    """The prompt and its greedy continuation, with the model's own ``generate`` and cache; it may
-    end sooner, with the model's end token."""
-    ids = prompt.to(next(model.parameters()).device)
-    found: torch.Tensor = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=new_tokens,
-        use_cache=True,
-        pad_token_id=0,
-    )
-    return found
 
 
 def _table(
