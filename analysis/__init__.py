@@ -22,7 +22,6 @@ __all__ = [
     "influence",
     "jackknife",
     "linearity",
-    "linearity_errors",
     "peeking",
     "perplexity",
     "plots",
@@ -43,6 +42,7 @@ __all__ = [
     "transfer",
     "transport",
     "tuned_lens",
+    "windows",
 ]
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from analysis import jackknife, results, stats
-from analysis.linearity import LEVEL, bounded, replicates, tabulate
-from analysis.linearity_kernel import NAMES, Floats
-from analysis.linearity_windows import MEMORY, row_parts, windows
+from analysis.linearity.kernel import NAMES, Floats
+from analysis.linearity.scoring import LEVEL, bounded, replicates, tabulate
 from analysis.tokens import drop_first
+from analysis.windows import MEMORY, row_parts, windows
 
 if TYPE_CHECKING:
     from actstore.store import Run

@@ -28,7 +28,6 @@ from analysis import (
     checkpoints,
     influence,
     linearity,
-    linearity_errors,
     probing,
     report,
     tokens,
@@ -63,7 +62,7 @@ class Study:
         yield wiki(
             "linearity", lambda: linearity.scores(train, held_out=held_out, cluster="article")
         )
-        yield wiki("errors", lambda: linearity_errors.errors(train, cluster="article"))
+        yield wiki("errors", lambda: linearity.errors(train, cluster="article"))
         yield wiki("influence", lambda: influence.block_influence(train, cluster="article"))
         yield wiki("angles", lambda: influence.angular_distance(train, cluster="article"))
         yield wiki(
@@ -82,7 +81,7 @@ class Study:
                 ),
             )
         yield every(
-            "errors of all tokens", lambda: linearity_errors.errors(whole, cluster="article")
+            "errors of all tokens", lambda: linearity.errors(whole, cluster="article")
         )
         triple = self.reactions
         yield self._kept(*triple.values())(

@@ -62,12 +62,12 @@ def linearity_errors(dataset: xr.Dataset, classes: Sequence[str] | None = None) 
     Parameters
     ----------
     dataset : xarray.Dataset
-        What `analysis.linearity_errors.errors` returned.
+        What `analysis.linearity.errors` returned.
     classes : sequence of str, optional
         Default: all samples, first tokens and kinds of text as far as they are there, or the
         first six of other classes.
     """
-    require(dataset, "linearity_errors", "analysis.linearity_errors.errors")
+    require(dataset, "linearity_errors", "analysis.linearity.errors")
     known = dataset["class"].values.tolist()
     usual = [name for name in USUAL if name in known]
     chosen = list(classes) if classes is not None else usual if len(usual) > 1 else known[:6]

@@ -250,7 +250,7 @@ ERRORS = Topic(
     "Which tokens are not linear?",
     _errors_section,
     _errors_findings,
-    "No errors of single tokens here. Compute them with analysis.linearity_errors.errors(run).",
+    "No errors of single tokens here. Compute them with analysis.linearity.errors(run).",
 )
 CHECKPOINTS = Topic(
     "Linearity over checkpoints",

@@ -16,7 +16,6 @@ from analysis import (
     checkpoints,
     influence,
     linearity,
-    linearity_errors,
     plots,
     probing,
     report,
@@ -40,7 +39,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, xr.Dataset]:
     return {
         "linearity": linearity.scores(rest, held_out=judge, progress=False),
         "pairs": linearity.scores(run, pairs="all", progress=False),
-        "errors": linearity_errors.errors(run, resamples=20, progress=False),
+        "errors": linearity.errors(run, resamples=20, progress=False),
         "checkpoints": checkpoints.compare(runs, progress=False),
         "influence": influence.block_influence(run, first_token="drop", progress=False),
         "angles": influence.angular_distance(run, progress=False),

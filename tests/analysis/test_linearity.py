@@ -16,7 +16,7 @@ import actstore
 from actstore.errors import AnalysisError
 from actstore.grams import Column, Columns, Gram, gram
 from analysis import linearity
-from analysis.linearity_windows import grouped
+from analysis.windows import grouped
 
 N, WIDTH, LAYERS = 90, 5, 3
 

@@ -13,8 +13,8 @@ from stored_runs import stored_run, stream
 
 import actstore
 from actstore.errors import AnalysisError
-from analysis import linearity, linearity_errors, tokens
-from analysis.linearity_tally import FINE, Tally, coarse, coarse_edges, quantile
+from analysis import linearity, tokens
+from analysis.linearity.tally import FINE, Tally, coarse, coarse_edges, quantile
 
 N = 120
 TEXTS = np.array([" the", "ing", ",", " 19", "7", "<s>", " cat", "s"] * 15, object)
@@ -43,7 +43,7 @@ def plain_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def test_quantiles_and_squares_are_those_of_the_rows(run: actstore.Run, states: np.ndarray) -> None:
-    found = linearity_errors.errors(run, progress=False)
+    found = linearity.errors(run, progress=False)
     assert found.attrs["kind"] == "linearity_errors"
     scores = linearity.scores(run, progress=False)
     masks = tokens.classes(run)
@@ -67,14 +67,14 @@ def test_quantiles_and_squares_are_those_of_the_rows(run: actstore.Run, states: 
             np.testing.assert_array_equal(inside.histogram, np.histogram(rows[mask], edges)[0])
     assert (found.error_low <= found.error + 1e-12).all()
     assert (found.mean_square_low < found.mean_square).all()
-    few = linearity_errors.errors(run, memory=1, progress=False)
+    few = linearity.errors(run, memory=1, progress=False)
     np.testing.assert_allclose(few.error, found.error)
 
 
 def test_interval_of_the_mean_square_is_the_jackknife(
     run: actstore.Run, states: np.ndarray
 ) -> None:
-    found = linearity_errors.errors(run, parts=40, progress=False)
+    found = linearity.errors(run, parts=40, progress=False)
     squares = plain_errors(states[0], states[1]) ** 2
     documents = np.arange(N) // 3
     left = np.array([squares[documents != d].mean() for d in range(40)])
@@ -89,7 +89,7 @@ def test_errors_by_a_tokens_own_size_and_of_maps_from_elsewhere(
 ) -> None:
     maps = actstore.fit(run.isel(sample=slice(60)), pairs=[(0, 2)], intercept=True)
     rest = run.isel(sample=slice(60, None))
-    found = linearity_errors.errors(
+    found = linearity.errors(
         rest, maps=maps, pairs=[(0, 2)], normalise="token", quantiles=[0.5], progress=False
     )
     x, y = states[0, 60:].astype(float), states[2, 60:].astype(float)
@@ -99,23 +99,23 @@ def test_errors_by_a_tokens_own_size_and_of_maps_from_elsewhere(
     assert float(found.error[0, 0, 0]) == pytest.approx(exact, rel=0.012)
     assert found.attrs["in_sample"] == 0
     with pytest.raises(AnalysisError, match="no map 0 → 1"):
-        linearity_errors.errors(rest, maps=maps, progress=False)
+        linearity.errors(rest, maps=maps, progress=False)
 
 
 def test_a_target_that_does_not_vary_has_no_errors(tmp_path: Path, states: np.ndarray) -> None:
     still = np.stack([states[0], np.ones_like(states[0])])
-    found = linearity_errors.errors(stored_run(tmp_path / "s.zarr", still), progress=False)
+    found = linearity.errors(stored_run(tmp_path / "s.zarr", still), progress=False)
     assert np.isnan(found.error).all()
     assert np.isnan(found.mean_square).all()
 
 
 def test_what_cannot_be_asked_for_is_refused(run: actstore.Run) -> None:
     with pytest.raises(AnalysisError, match="normalise='rms'"):
-        linearity_errors.errors(run, normalise="rms")
+        linearity.errors(run, normalise="rms")
     with pytest.raises(AnalysisError, match="between 0 and 1"):
-        linearity_errors.errors(run, quantiles=[50])
+        linearity.errors(run, quantiles=[50])
     with pytest.raises(AnalysisError, match="expected one bool for each of the 120"):
-        linearity_errors.errors(run, classes={"odd": np.ones(7, bool)})
+        linearity.errors(run, classes={"odd": np.ones(7, bool)})
 
 
 def test_classes_by_text_position_and_frequency(run: actstore.Run) -> None:

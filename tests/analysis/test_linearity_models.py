@@ -12,7 +12,7 @@ from sklearn.linear_model import RidgeClassifier
 
 import actstore
 from analysis import checkpoints, influence, linearity, probing, tokens
-from analysis.linearity_windows import row_parts
+from analysis.windows import row_parts
 from examples import assets
 
 TEXTS = [

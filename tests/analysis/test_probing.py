@@ -17,8 +17,8 @@ from stored_runs import stored_run
 import actstore
 from actstore.errors import AnalysisError, SiteError
 from analysis import probing, stats
-from analysis.linearity_windows import row_parts
-from analysis.probing_labels import make_task, shuffled
+from analysis.probing.labels import make_task, shuffled
+from analysis.windows import row_parts
 
 N, WIDTH = 150, 6
 KINDS = np.array(["press", "fiction", "learned"], object)
@@ -246,8 +246,8 @@ def test_what_cannot_be_probed_is_refused(run: actstore.Run) -> None:
 def test_without_scikit_learn_only_logistic_is_missing() -> None:
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
-        "from analysis import probing, probing_logistic\n"
-        "try:\n    probing_logistic.require()\n"
+        "from analysis import probing\nfrom analysis.probing import logistic\n"
+        "try:\n    logistic.require()\n"
         "except ImportError as error:\n    print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,8 +12,8 @@ from actstore.fitting import MapSet, fit
 from actstore.fitting.squared_errors import Evaluation, check_model
 from actstore.grams import Gram, gram
 from analysis import jackknife, stats
-from analysis.linearity_kernel import Pair
-from analysis.linearity_windows import Window
+from analysis.linearity.kernel import Pair
+from analysis.windows import Window
 
 if TYPE_CHECKING:
     from actstore.store import Run

@@ -22,8 +22,8 @@ def require() -> Any:
         from sklearn import linear_model
     except ImportError as error:
         raise MissingDependencyError(
-            "method='logistic' needs scikit-learn; install it with: pip install scikit-learn, or "
-            "take method='ridge'"
+            "method='logistic' needs scikit-learn; install it with: pip install 'actstore[probes]', "
+            "or take method='ridge'"
         ) from error
     return linear_model
 

@@ -19,10 +19,10 @@ from actstore.errors import AnalysisError, NonFiniteError
 from actstore.fitting import LinearMap, MapSet, fit
 from analysis import jackknife, results, stats
 from analysis.comparing import add
-from analysis.linearity_tally import Tally, coarse, coarse_edges, quantile
-from analysis.linearity_windows import MEMORY, row_parts, windows
+from analysis.linearity.tally import Tally, coarse, coarse_edges, quantile
 from analysis.tokens import classes as token_classes
 from analysis.tokens import drop_first
+from analysis.windows import MEMORY, row_parts, windows
 
 if TYPE_CHECKING:
     from actstore.store import Run
@@ -136,7 +136,7 @@ def errors(
         "in_sample": int(maps is None),
     }
     record = results.provenance(
-        "analysis.linearity_errors.errors",
+        "analysis.linearity.errors",
         runs={"samples": kept},
         maps=maps,
         pairs=pairs if isinstance(pairs, str) else [list(pair) for pair in found],

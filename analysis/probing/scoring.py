@@ -1,8 +1,4 @@
-"""What a linear probe reads off every layer: cross-validated accuracy, from the store alone.
-
-"Your Transformer is Secretly Linear" (arXiv 2405.12250) §4 probes the layers of plain and of
-regularised models; the control tasks follow Hewitt and Liang 2019 (arXiv 1909.03368).
-"""
+"""Accuracy of linear probes at every layer, cross-validated over whole documents."""
 
 from __future__ import annotations
 
@@ -16,11 +12,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from actstore.errors import AnalysisError, SiteError
-from analysis import jackknife, probing_logistic, results, stats
+from analysis import jackknife, results, stats
 from analysis.comparing import add
-from analysis.linearity_windows import row_parts
-from analysis.probing_labels import Labels, Task, make_task, shuffled
-from analysis.probing_solver import cross_validated, fold_moments, predict
+from analysis.probing import logistic
+from analysis.probing.labels import Labels, Task, make_task, shuffled
+from analysis.probing.solver import cross_validated, fold_moments, predict
+from analysis.windows import row_parts
 
 if TYPE_CHECKING:
     from actstore.store import Run
@@ -194,11 +191,9 @@ def _predictions(
 ) -> tuple[NDArray[np.int32], list[float]]:
     """(targets, samples) predicted classes, and each fold's α for the true labels."""
     if method == "logistic":
-        rows = probing_logistic.read_layer(task.run, site, layer)
+        rows = logistic.read_layer(task.run, site, layer)
         found = [
-            probing_logistic.cross_validated(
-                rows, task.folds, codes, penalties, standardise, iterations
-            )
+            logistic.cross_validated(rows, task.folds, codes, penalties, standardise, iterations)
             for codes in targets
         ]
         return np.stack([predicted for predicted, _ in found]), found[0][1]
@@ -278,7 +273,7 @@ def _penalties(method: str, ridges: Iterable[float] | None, folds: int) -> list[
             "at least 3; give more folds or one ridge"
         )
     if method == "logistic":
-        probing_logistic.require()
+        logistic.require()
     return values
 
 

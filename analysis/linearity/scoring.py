@@ -20,10 +20,10 @@ from actstore.errors import AnalysisError
 from actstore.grams import Gram
 from actstore.grams.threads import available_cores, one_blas_thread
 from analysis import jackknife, results, stats
-from analysis.linearity_held_out import HELD_OUT, check_held_out, held_out_statistics
-from analysis.linearity_kernel import NAMES, Floats, Pair
-from analysis.linearity_windows import MEMORY, Window, row_parts, windows
+from analysis.linearity.held_out import HELD_OUT, check_held_out, held_out_statistics
+from analysis.linearity.kernel import NAMES, Floats, Pair
 from analysis.tokens import drop_first
+from analysis.windows import MEMORY, Window, row_parts, windows
 
 if TYPE_CHECKING:
     from actstore.store import Run

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from analysis.comparing import groups_of
-from analysis.linearity_windows import row_parts
+from analysis.windows import row_parts
 
 if TYPE_CHECKING:
     from actstore.store import Run
