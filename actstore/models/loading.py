@@ -201,7 +201,7 @@ class _Source:
         for kind in kinds:
             auto = getattr(transformers, kind)
             try:
-                with _hushed():
+                with _hushed(), _same_draw():
                     model, report = auto.from_pretrained(
                         self.location,
                         dtype=dtype,
@@ -272,6 +272,17 @@ def _moved(model: Any, device: Any) -> Any:
         raise ModelError(
             f"the model cannot be moved to device {str(device)!r}: {_first_line(error)}"
         ) from error
+
+
+@contextmanager
+def _same_draw() -> Iterator[None]:
+    """Weights that a checkpoint lacks (a pooler, which no state depends on) are drawn alike each
+    time, so that the model keeps its fingerprint; the caller's random state is put back."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
 
 
 @contextmanager

@@ -104,6 +104,21 @@ def test_a_pretraining_checkpoint_gives_its_masked_head(tmp_path):
     assert relative(lm.decode(states), own) < 1e-4
 
 
+def test_a_pooler_that_no_checkpoint_has_does_not_change_the_fingerprint(tmp_path):
+    config = hf.BertConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=2,
+    )  # fmt: skip
+    hf.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    state = torch.random.get_rng_state()
+    first = load_model(tmp_path, tokenizer=False)
+    assert torch.equal(state, torch.random.get_rng_state())
+    torch.rand(1)
+    again = load_model(tmp_path, tokenizer=False)
+    assert any("pooler" in name for name, _ in first.model.named_parameters())
+    assert first.fingerprint() == again.fingerprint()
+
+
 def test_the_encoder_of_an_encoder_decoder_is_loaded(tmp_path):
     lm = saved(hf.T5ForConditionalGeneration(tiny("t5_encoder").config), tmp_path)
     assert type(lm.model) is hf.T5EncoderModel
