@@ -43,7 +43,8 @@ def main() -> None:
         ("wiki", assets.wikipedia(), WIKIPEDIA),
         ("news", assets.news(), None),
     ):
-        corpus = actstore.read_corpus(path, name=name, limit=options.limit or limit)
+        documents = path if options.limit is None else spread(path, options.limit)
+        corpus = actstore.read_corpus(documents, name=name, limit=limit)
         # SmolLM2 reads Wikipedia best behind this token (perplexity 46 with it, 51 without).
         runs[name] = actstore.extract(
             model, corpus, output / "demo.zarr", positions="random", bos="<|endoftext|>", seed=0
@@ -85,6 +86,12 @@ def main() -> None:
     print(*findings(train, held_out, news, found), sep="\n")
     print(f"store   {output / 'demo.zarr'}\nmaps    {maps.path}\nreport  {page}")
     print(f"done in {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+
+def spread(path: Path, limit: int) -> list[actstore.Document]:
+    """About so many documents, from all over the file, for a quick look."""
+    documents = list(actstore.read_corpus(path))
+    return documents[:: -(-len(documents) // limit)]
 
 
 def split(wiki: actstore.Run) -> tuple[actstore.Run, actstore.Run]:

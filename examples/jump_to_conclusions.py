@@ -34,7 +34,7 @@ from analysis import (
     transfer,
 )
 from examples import assets, germlines
-from examples.demo import WIKIPEDIA, chosen_samples, split
+from examples.demo import WIKIPEDIA, chosen_samples, split, spread
 
 PARTS = 5_000  # sentences whose inner sites are stored, 420 kB each
 SPLICED = 500  # samples run again with sub-modules replaced
@@ -227,12 +227,6 @@ class Decoder:
             spare_first=spared,
             cluster="article",
         )
-
-
-def spread(path: Path, limit: int) -> list[actstore.Document]:
-    """About so many documents, from all over the file, for a quick look."""
-    documents = list(actstore.read_corpus(path))
-    return documents[:: -(-len(documents) // limit)]
 
 
 def masked(output: Path, limit: int | None) -> list[xr.Dataset]:

@@ -33,8 +33,8 @@ from analysis import (
     tokens,
 )
 from examples import assets
-from examples.demo import WIKIPEDIA, split
-from examples.jump_to_conclusions import Kept, spread
+from examples.demo import WIKIPEDIA, split, spread
+from examples.jump_to_conclusions import Kept
 
 WHOLE = 300  # sentences of which every token is stored, BOS too
 PER_TEXT = 8  # Brown sentences of each of the 500 texts
@@ -80,9 +80,7 @@ class Study:
                     whole, first_token=first_token, cluster="article", orthogonal=False
                 ),
             )
-        yield every(
-            "errors of all tokens", lambda: linearity.errors(whole, cluster="article")
-        )
+        yield every("errors of all tokens", lambda: linearity.errors(whole, cluster="article"))
         triple = self.reactions
         yield self._kept(*triple.values())(
             "checkpoints", lambda: checkpoints.compare(triple, cluster="core")
