@@ -22,7 +22,7 @@ def require() -> Any:
         from sklearn import linear_model
     except ImportError as error:
         raise MissingDependencyError(
-            "method='logistic' needs scikit-learn; install it with: pip install 'actstore[probes]', "
+            "method='logistic' needs scikit-learn: pip install 'actstore[probes]', "
             "or take method='ridge'"
         ) from error
     return linear_model
