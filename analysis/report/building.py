@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from analysis.report.topic import Topic
 if TYPE_CHECKING:
     from actstore.store import Store
 
+_MOST_ON_TOP = 8  # sentences; of more, the first of each section
+
 Results = Mapping[str, xr.Dataset] | Iterable[xr.Dataset] | str | os.PathLike[str]
 
 
@@ -51,8 +54,8 @@ def build(
         The HTML file.
     datasets : mapping or iterable of Dataset, or a folder
         Results of analyses, in any number and order, or a folder that holds them as
-        `analysis.results.save` wrote them. A kind that is absent has a section that says how to
-        compute it.
+        `analysis.results.save` wrote them. Kinds that are absent are listed near the end, with
+        how to compute them.
     store : Store, optional
         Its runs are listed.
     title, command : str
@@ -70,11 +73,14 @@ def build(
     """
     by_kind = _by_kind(datasets)
     sections = [
-        topic.section(by_kind[kind])
-        if kind in by_kind
-        else Section(topic.heading, missing=topic.hint)
-        for kind, topic in _TOPICS.items()
+        replace(
+            _TOPICS[kind].section(found),
+            findings=[said for dataset in found for said in _TOPICS[kind].findings(dataset)],
+        )
+        for kind, found in by_kind.items()
     ]
+    said = [section.findings for section in sections if section.findings]
+    every = [sentence for some in said for sentence in some]
     if store is not None:
         sections.append(_runs(store))
     provenance = {
@@ -86,9 +92,10 @@ def build(
         path,
         sections,
         title=title,
-        findings=findings(datasets),
+        findings=every if len(every) <= _MOST_ON_TOP else [some[0] for some in said],
         provenance=provenance,
         command=command,
+        absent={t.heading: t.hint for kind, t in _TOPICS.items() if kind not in by_kind},
     )
 
 

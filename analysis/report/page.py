@@ -68,12 +68,16 @@ class Peek:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report; `missing` says why there is nothing to show, and what to do."""
+    """A part of the report: what it says in sentences, then figures and tables.
+
+    `missing` says why there is nothing to show, and what to do.
+    """
 
     title: str
     parts: Sequence[Picture | Table | Peek] = ()
     text: str = ""
     missing: str | None = None
+    findings: Sequence[str] = ()
 
 
 def write(
@@ -84,6 +88,7 @@ def write(
     findings: Sequence[str] = (),
     provenance: Mapping[str, Any] | None = None,
     command: str | None = None,
+    absent: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a self-contained HTML file that needs no network, on any screen, light or dark.
 
@@ -101,6 +106,8 @@ def write(
         Heading → what was computed from what, shown at the end as JSON.
     command : str, optional
         The command that makes this file again.
+    absent : mapping, optional
+        Heading → hint of what could be shown and is not there, listed near the end.
 
     Returns
     -------
@@ -132,6 +139,7 @@ def write(
             for heading, record in (provenance or {}).items()
         },
         command=command,
+        absent=absent or {},
         version=__version__,
     )
     target = Path(path)

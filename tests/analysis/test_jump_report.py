@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_the_report_shows_all_of_them(found: dict[str, xr.Dataset], tmp_path: Pa
         path = results.save(dataset, tmp_path / "results" / f"{kind}.zarr")
         assert set(results.load(path)) == set(dataset)
     page = report.build(tmp_path / "r.html", tmp_path / "results").read_text()
-    assert 'class="missing"' not in page
+    shown = re.findall("<h2[^>]*>(.*?)</h2>", page)
+    assert len(shown) == len(found) + 2  # what is absent, and the provenance
     assert page.count("<svg") == 2 + 4 + 1 + 2 + 1 + 1 + 1 + 1
     for words in (
         "How many blocks does a prediction need?",

@@ -101,7 +101,7 @@ def test_the_page_is_self_contained_and_well_formed(
     assert targets <= set(ids)
     assert page.count("svg") == 2 + 4
     assert page.count("figcaption") == page.count("figure") == 2
-    assert page.count("details") == 1 + 2 + 3
+    assert page.count("details") == 1 + 2 + 3 + 1
     assert "actstore report <a>" in page.text
     assert list(path.parent.iterdir()) == [path]
     assert len(html) < 300_000

@@ -99,18 +99,19 @@ def test_svcca_of_all_components_is_scikit_learns_cca(rows):
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), scale=st.floats(0.01, 100), shift=st.floats(-100, 100))
+@given(seed=st.integers(0, 10**6), scale=st.floats(0.1, 100), shift=st.floats(-10, 10))
 def test_rotation_scale_and_shift_change_nothing(seed, scale, shift):
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(40, 4)), rng.normal(size=(40, 4))
     turn, _ = np.linalg.qr(rng.normal(size=(4, 4)))
     found = similarity.layers(memory_run([x, y, scale * x @ turn + shift]))
+    near = 1e-6 + 20 * abs(shift) / scale * 2**-24  # rows are float32
     for measure in similarity.MEASURES:
         table = found[measure]
         if measure in ("cka", "procrustes", "svcca"):
-            assert float(table.sel(a=1, b=2)) == pytest.approx(float(table.sel(a=1, b=0)), abs=1e-6)
+            assert float(table.sel(a=1, b=2)) == pytest.approx(float(table.sel(a=1, b=0)), abs=near)
         same = 0 if measure == "procrustes" else 1
-        assert float(table.sel(a=0, b=2)) == pytest.approx(same, abs=1e-6)
+        assert float(table.sel(a=0, b=2)) == pytest.approx(same, abs=near)
         assert float(table.sel(a=0, b=0)) == pytest.approx(same, abs=1e-9)
         assert float(table.min()) >= 0
         assert float(table.max()) <= 1 + 1e-9 + (measure == "procrustes")
