@@ -33,6 +33,7 @@ __all__ = [
     "report",
     "results",
     "schedules",
+    "scored_windows",
     "similarity",
     "spectra",
     "stats",
