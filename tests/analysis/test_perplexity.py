@@ -122,7 +122,9 @@ def test_every_token_is_scored_once_with_enough_before_it(
     stride = data.draw(st.integers(1, context - max(prefix, 1)))
     text = np.arange(100, 100 + length, dtype=np.int32)
     before = np.arange(prefix, dtype=np.int32)
-    windows = list(scored_windows.cut(before, text, text < 0, np.zeros(length, int), context, stride))
+    windows = list(
+        scored_windows.cut(before, text, text < 0, np.zeros(length, int), context, stride)
+    )
     scored = [int(token) for one in windows for token in one.ids[one.scored]]
     assert scored == text[0 if prefix else 1 :].tolist()
     for number, one in enumerate(windows):
