@@ -291,10 +291,11 @@ def test_what_is_refused_leaves_nothing_behind(
 
 
 CHILD = """
-import json, resource, sys, time
+import json, resource, signal, sys, time
 import actstore
 from actstore.models import LanguageModel
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began it with &
 job = json.loads(sys.argv[1])
 if job["pause"]:
     capture = LanguageModel.capture

@@ -86,5 +86,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         for problem in problems:
             print(problem)
+        for name in names:
+            state = store[name].state
+            if not state.startswith("complete"):
+                print(f"{name} is not whole: {state}; the 'actstore extract' that made it goes on")
         print(f"{count(len(names), 'run')} read, {count(len(problems), 'problem')}")
     return 1 if problems else 0

@@ -31,11 +31,7 @@ def resolve_pairs(columns: Columns, pairs: str | Iterable[Any]) -> list[tuple[in
     """
     n = len(columns)
     if isinstance(pairs, str):
-        if pairs not in NAMED:
-            raise FitError(
-                f"pairs={pairs!r} is not known: choose one of {', '.join(NAMED)}, or give a list "
-                "of (source, target)"
-            )
+        check_name(pairs)
         if n < 2:
             raise FitError(f"pairs={pairs!r} needs two layers or more, but there is one: {columns}")
         found = {
@@ -58,9 +54,19 @@ def resolve_pairs(columns: Columns, pairs: str | Iterable[Any]) -> list[tuple[in
     return sorted(chosen)
 
 
+def check_name(pairs: str) -> None:
+    """FitError for a name that is not known."""
+    if pairs not in NAMED:
+        raise FitError(
+            f"pairs={pairs!r} is not known: choose one of {', '.join(NAMED)}, or give a list "
+            "of (source, target)"
+        )
+
+
 def layers_of(pairs: str | Iterable[Any]) -> list[int] | None:
     """Layers that explicit pairs of layer numbers need; None where all may be needed."""
     if isinstance(pairs, str):
+        check_name(pairs)  # before any row is read
         return None
     flat: list[Any] = [
         key for pair in pairs if isinstance(pair, tuple | list) and len(pair) == 2 for key in pair

@@ -157,6 +157,8 @@ def _by_kind(datasets: Results) -> dict[str, list[xr.Dataset]]:
         found = list(datasets)
     by_kind: dict[str, list[xr.Dataset]] = {}
     for dataset in found:
+        if not isinstance(dataset, xr.Dataset):
+            raise AnalysisError(f"{dataset!r} is not a result: give the Datasets of analyses")
         kind = dataset.attrs.get("kind")
         if kind not in _TOPICS:
             raise AnalysisError(
