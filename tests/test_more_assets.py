@@ -50,9 +50,22 @@ def test_other_bytes_and_no_registry_are_told_of_in_one_line(
         npm.unpacked(wrong).__enter__()
     with pytest.raises(AssetError, match=r"other@1\.0\.0 could not be fetched"):
         npm.unpacked(npm.Package("other", "1.0.0", "0" * 64, 1)).__enter__()
+
+
+def test_the_registry_is_what_npm_is_configured_with(
+    registry: npm.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NPM_CONFIG_REGISTRY")
     monkeypatch.delenv("npm_config_registry", raising=False)
-    assert registry.url == "https://registry.npmjs.org/thing/-/thing-1.0.0.tgz"
+    program = tmp_path / "bin" / "npm"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n[ \"$*\" = 'config get registry' ] && echo https://here.test/\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert registry.url == "https://here.test/thing/-/thing-1.0.0.tgz"
+    program.unlink()
+    with pytest.raises(AssetError, match="npm is not installed: .* NPM_CONFIG_REGISTRY"):
+        _ = registry.url
 
 
 def test_tags_go_and_the_spaces_of_print_come_back() -> None:
