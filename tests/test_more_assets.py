@@ -64,7 +64,7 @@ def test_the_registry_is_what_npm_is_configured_with(
     monkeypatch.setenv("PATH", str(program.parent))
     assert registry.url == "https://here.test/thing/-/thing-1.0.0.tgz"
     program.unlink()
-    with pytest.raises(AssetError, match="npm is not installed: .* NPM_CONFIG_REGISTRY"):
+    with pytest.raises(AssetError, match=r"npm is not installed: .* NPM_CONFIG_REGISTRY"):
         _ = registry.url
 
 
