@@ -119,7 +119,7 @@ def curves(
         Use only so many samples, drawn by `seed`.
     spare_first : int
         Leading positions that run as they are, of causal models. The paper spares none. The first
-        token's state is an attention sink in many models, a thousand times larger than any
+        token's state is an attention sink in many models, many times larger than any
         other, on which maps of other positions do harm that all later tokens see.
     batch_tokens : int
         Tokens run together; the stream of all layers is held at all of them.

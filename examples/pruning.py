@@ -3,7 +3,7 @@
 Blocks of SmolLM2-135M are taken out, the most linear first, in four ways: removed, replaced by
 fitted linear maps, these distilled, and removed with all parameters distilled ("Your Transformer
 is Secretly Linear", arXiv 2405.12250, §4). Perplexity is of articles that took no part in any of
-it. On two quiet cores it takes about twelve minutes; a second call reuses what is there.
+it. On two quiet cores it should take some 20 minutes; a second call reuses what is there.
 """
 
 from __future__ import annotations

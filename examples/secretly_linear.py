@@ -4,7 +4,7 @@ SmolLM2-135M on Wikipedia: linearity scores with and without the residual, in-sa
 with and without the attention sink; errors of single tokens by class; block influence and angular
 distance; probes of token classes, and of the 15 genres of the Brown corpus. A masked BERT on
 reactions and its two fine-tuned descendants: linearity over checkpoints (arXiv 2405.12250, §§3–4).
-It takes about ten minutes on two cores where the demo's store is in the folder already, and
+It should take some ten minutes on two cores where the demo's store is in the folder already, and
 reuses what is there. Pruning and pretraining are in ``examples.pruning`` and
 ``examples.pretraining``.
 """
