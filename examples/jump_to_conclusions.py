@@ -3,8 +3,8 @@
 SmolLM2-135M on Wikipedia and on news, and a masked antibody model on kappa and lambda chains:
 r², prediction curves, early exit, generation, sub-modules, alternation, transfer, decoded tokens
 and a sheet to annotate ("Jump to Conclusions", arXiv 2303.09435, §§2–7). It should take
-some 30 minutes on two quiet cores. Everything lands in one folder with one HTML file to look at; a second call
-reuses what is there, and the demo's store if it is given that folder.
+some 30 minutes on two quiet cores. Everything lands in one folder with one HTML file to look at;
+a second call reuses what is there, and the demo's store if it is given that folder.
 """
 
 from __future__ import annotations

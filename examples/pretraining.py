@@ -3,8 +3,8 @@
 Small Mistral-shaped decoders are trained from scratch on the Bible in Basic English, from several
 seeds each: plain, and with a term that holds successive layers together ("Your Transformer is
 Secretly Linear", arXiv 2405.12250, §5). Compared are the loss on chapters held out and the
-linearity of every step between layers. On two quiet cores it should take some 25 minutes; a call that
-was interrupted goes on, and a second one reuses what is there.
+linearity of every step between layers. On two quiet cores it should take some 25
+minutes; a call that was interrupted goes on, and a second one reuses what is there.
 """
 
 from __future__ import annotations
