@@ -143,8 +143,14 @@ class LocalBackend:
         os.rename(self.path(source), self.path(target))
 
     def sizes(self, key: str) -> dict[str, int]:
+        found = {}
         with _scan(self.path(key)) as entries:
-            return {e.name: e.stat().st_size for e in entries if e.is_file()}
+            for entry in entries:
+                # Another writer renames its partial files and removes them meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
+        return found
 
     def folders(self, key: str) -> list[str]:
         with _scan(self.path(key)) as entries:

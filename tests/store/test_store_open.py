@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -179,6 +180,36 @@ def test_every_kind_of_store(tmp_path):
         assert run.cache == {}
         assert run.clear_cache() == 0
         assert actstore.open(place).verify() == []
+
+
+def test_opening_while_another_writer_renames_its_files(tmp_path, monkeypatch):
+    """A partial file that is listed may be gone, or have its last name, when its size is asked."""
+    place = tmp_path / "s.zarr"
+    fill(planned(place))
+    before = actstore.open(place)["gpt2", "wiki"]
+    partial = place / "gpt2" / "wiki" / "resid" / "c.0.0.0.partial"
+    partial.write_bytes(b"half")
+    scandir = os.scandir
+
+    class Listed(list):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    def listed(path):
+        with scandir(path) as entries:
+            found = Listed(entries)
+        if any(entry.name == partial.name for entry in found):
+            partial.unlink()  # as a rename does, between the list and the sizes
+        return found
+
+    monkeypatch.setattr(os, "scandir", listed)
+    run = actstore.open(place)["gpt2", "wiki"]
+    assert run.verify() == []
+    assert run.nbytes == before.nbytes
+    assert not partial.exists()
 
 
 @pytest.mark.parametrize(
