@@ -26,11 +26,13 @@ from analysis.divergence import log_softmax
 from analysis.transport import fit_operators
 
 if TYPE_CHECKING:
+    from actstore.fitting import LinearMap
     from actstore.models import LanguageModel
     from actstore.store import Run
 
 LEVEL = 0.95
 BASELINES = ("bigram", "mean")
+TOGETHER = 2  # layers whose maps share a Gram: the fewest products for each map
 
 
 def curves(
@@ -157,8 +159,7 @@ def _compare(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray | None]:
     """Ranks and surprisals (baselines and layers, samples), and the samples' clusters."""
     last = model.n_blocks
-    pairs = [(layer, last) for layer in layers]
-    maps = fit_operators(train, offset, pairs=pairs, ridge=ridge, progress=progress)
+    maps = _maps_to_last(train, offset, layers, last, ridge, progress)
     centre = _mean_of(train, last)
     rows = align(held_out.sel(site=SITE), held_out.sel(site=SITE), shift=offset)
     here, there = (f"{name}:{SITE}" for name in rows.names)
@@ -182,13 +183,38 @@ def _compare(
         tokens = [guesses[block.out], np.full(len(final), constant)]
         for layer in layers:
             states = np.asarray(rows.read(here, layer, block), np.float32)
-            logits = model.decode(maps[(here, layer), (there, last)](states))
+            logits = model.decode(maps[layer](states))
             require_finite(logits, "the map", layer)
             tokens.append(logits.argmax(axis=1))
         for row, best in enumerate(tokens):
             ranks[row, block.out] = (final > final[index, best][:, None]).sum(axis=1)
             surprisals[row, block.out] = -log_p[index, best]
     return ranks, surprisals, groups_of(rows.runs[0], cluster)
+
+
+def _maps_to_last(
+    train: Run,
+    offset: int,
+    layers: Sequence[int],
+    last: int,
+    ridge: float | Sequence[float],
+    progress: bool | None,
+) -> dict[int, LinearMap]:
+    """The map of each layer, from Grams of a few layers: one of all, with folds, can be larger
+    than the machine's memory, and would hold products between layers that nobody asks for."""
+    bar = tqdm(
+        [layers[first : first + TOGETHER] for first in range(0, len(layers), TOGETHER)],
+        desc=f"maps, {offset} ahead",
+        unit="Gram",
+        disable=None if progress is None else not progress,
+        file=sys.stderr,
+    )
+    found: dict[int, LinearMap] = {}
+    for group in bar:
+        pairs = [(layer, last) for layer in group]
+        maps = fit_operators(train, offset, pairs=pairs, ridge=ridge, cache=False, progress=False)
+        found.update((layer, maps[key]) for layer, key in zip(group, maps, strict=True))
+    return found
 
 
 def bigrams(train: Run, tokens: NDArray, distance: int) -> NDArray[np.int64]:

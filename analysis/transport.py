@@ -110,8 +110,8 @@ def operators(
     with bar:
         for number, offset in enumerate(chosen):
             maps = fit_operators(train, offset, ridge=ridge, rank=rank, progress=progress)
-            rows, names = _rows(held_out, offset)
-            on = gram(rows, sites=names, layers=layers, parts=parts, progress=progress)
+            rows, names = _rows(held_out, offset, (layers, layers))
+            on = gram(rows, sites=names, parts=parts, progress=progress)
             counts[:, number] = maps.provenance["n"], on.n
             for k, part in enumerate([on, *(on.without(p) for p in range(len(on.parts)))]):
                 for pair, scores in _scored(maps, part).items():
@@ -155,6 +155,7 @@ def fit_operators(
     pairs: Sequence[tuple[int, int]] | None = None,
     ridge: float | Sequence[float] = 0.0,
     rank: int | None = None,
+    cache: bool = True,
     progress: bool | None = None,
 ) -> MapSet:
     """The affine maps (l, t) → (l′, t + offset) themselves.
@@ -168,6 +169,8 @@ def fit_operators(
         Default: every l < l′ of the layers in view, l ≤ l′ where the offset is above 0.
     ridge, rank
         As for `actstore.fit`.
+    cache : bool
+        Whether to keep the Gram in the run's store.
 
     Returns
     -------
@@ -176,21 +179,25 @@ def fit_operators(
         l′)]``, with the offset in place of 1.
     """
     layers = list(run.sites.get(SITE, []))
-    rows, names = _rows(run, offset)
     if pairs is None:
         pairs = [(a, b) for a in layers for b in layers if a < b or (offset and a == b)]
-    used = sorted({layer for pair in pairs for layer in pair})
+    used = tuple(sorted({pair[end] for pair in pairs}) for end in (0, 1))
+    if offset == 0:
+        used = (sorted({*used[0], *used[1]}),) * 2
+    rows, names = _rows(run, offset, used)
     keys = pairs if offset == 0 else [((names[0], a), (names[-1], b)) for a, b in pairs]
     folds = 5 if not isinstance(ridge, int | float) else None
-    moments = gram(rows, sites=names, layers=used, parts=folds, progress=progress)
+    moments = gram(rows, sites=names, parts=folds, cache=cache, progress=progress)
     return fit(moments, pairs=keys, ridge=ridge, rank=rank, intercept=True, progress=progress)
 
 
-def _rows(run: Run, offset: int) -> tuple[Any, list[str]]:
+def _rows(run: Run, offset: int, layers: Sequence[Sequence[int]]) -> tuple[Any, list[str]]:
+    """The run's layers beside those of the tokens further on, and what the sites are called."""
+    here, there = (run.sel(site=SITE, layer=list(chosen)) for chosen in layers)
     if offset == 0:
-        return run, [SITE]
+        return here, [SITE]
     try:
-        pair = align(run.sel(site=SITE), run.sel(site=SITE), shift=offset)
+        pair = align(here, there, shift=offset)
     except GramError as error:
         raise GramError(
             f"{error}; pairs of positions need a run of all of them: extract(..., positions='all')"

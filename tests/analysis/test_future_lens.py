@@ -13,7 +13,7 @@ from store_like import memory_run
 
 import actstore
 from actstore.errors import AnalysisError, GramError, SiteError
-from analysis import future_lens, plots, report, results
+from analysis import future_lens, plots, report, results, transport
 from analysis.stats import proportion
 
 ALPHA = 1.0
@@ -110,6 +110,21 @@ def test_bigrams_by_hand():
     # 5 is followed by 6, 7 and 6; 6 by 5 and 9; 9 by nothing, and 5 is the most frequent.
     assert future_lens.bigrams(run, np.array([5, 6, 9]), 1).tolist() == [6, 5, 5]
     assert future_lens.bigrams(run, np.array([5, 6]), 2).tolist() == [5, 7]
+
+
+def test_one_gram_never_holds_all_layers(parts, monkeypatch):
+    known, train, held_out = parts
+    sizes, usual = [], transport.gram
+
+    def watched(*args, **options):
+        made = usual(*args, **options)
+        sizes.append(len(made.columns))
+        return made
+
+    monkeypatch.setattr(transport, "gram", watched)
+    many = future_lens.curves(train, held_out, known.model, offsets=(1,), ridge=[ALPHA, 10.0])
+    assert many.layer.size == 5
+    assert max(sizes) <= 3
 
 
 def test_gains_are_paired_differences(found):
