@@ -20,10 +20,13 @@ from zarr.abc.store import Store as ZarrStore
 from zarr.storage import LocalStore
 
 from actstore.errors import StoreError
+from actstore.store.layout import CACHE
 from actstore.store.objects import ZarrBackend, remote_store
 
 PARTIAL = ".partial"
 """Suffix of files that are being written; zarr's own local store uses the same one."""
+
+_ATTEMPTS = 5
 
 
 class Backend(Protocol):
@@ -59,6 +62,9 @@ class Backend(Protocol):
 
     def delete_tree(self, key: str) -> None:
         """Remove everything below a folder, if it is there."""
+
+    def remove_empty(self, key: str) -> None:
+        """Remove a folder, if it is there and nothing is in it."""
 
     def move_tree(self, source: str, target: str) -> None:
         """Rename a folder."""
@@ -128,15 +134,28 @@ class LocalBackend:
     def sync_tree(self, key: str) -> None:
         for folder, _, files in os.walk(self.path(key)):
             for name in files:
-                _fsync(Path(folder, name))
+                with contextlib.suppress(FileNotFoundError):  # renamed by another writer
+                    _fsync(Path(folder, name))
             _fsync(Path(folder))
 
     def delete(self, key: str) -> None:
         self.path(key).unlink(missing_ok=True)
 
     def delete_tree(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path(key))
+        path = self.path(key)
+        for attempt in range(_ATTEMPTS):
+            try:
+                shutil.rmtree(path)
+            except OSError:
+                # What another process removes or adds meanwhile stops the removal half-way.
+                if path.exists() and attempt == _ATTEMPTS - 1:
+                    raise
+            if not path.exists():
+                return
+
+    def remove_empty(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            self.path(key).rmdir()
 
     def move_tree(self, source: str, target: str) -> None:
         self.path(target).parent.mkdir(parents=True, exist_ok=True)
@@ -156,9 +175,12 @@ class LocalBackend:
         with _scan(self.path(key)) as entries:
             return sorted(e.name for e in entries if e.is_dir())
 
-    def clear_partial(self, key: str, names: Collection[str] | None) -> None:
-        """Remove what an interrupted write left below a folder."""
-        for folder, _, files in os.walk(self.path(key)):
+    def clear_partial(self, key: str, names: Collection[str] | None, spared: str) -> None:
+        """Remove what an interrupted write left below a folder, but for one folder in it."""
+        top = self.path(key)
+        for folder, folders, files in os.walk(top):
+            if folder == str(top) and spared in folders:
+                folders.remove(spared)
             for name in files:
                 if name.endswith(PARTIAL) and (names is None or name[: -len(PARTIAL)] in names):
                     Path(folder, name).unlink(missing_ok=True)
@@ -197,10 +219,13 @@ def location(backend: Backend) -> str:
     return backend.name
 
 
-def clear_partial(backend: Backend, key: str, names: Collection[str] | None = None) -> None:
-    """Remove what an interrupted write of these names, or of any, left below a folder."""
+def clear_partial(backend: Backend, run: str, names: Collection[str] | None = None) -> None:
+    """Remove what an interrupted write of these names, or of any, left in a run's folder.
+
+    The cache is spared: who computes something from the run does not hold the writer's lock.
+    """
     if isinstance(backend, LocalBackend):
-        backend.clear_partial(key, names)
+        backend.clear_partial(run, names, CACHE)
 
 
 @contextlib.contextmanager

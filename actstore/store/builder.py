@@ -31,8 +31,14 @@ from actstore.store.layout import (
 )
 from actstore.store.layout import shard_rows as shard_rows_for
 from actstore.store.lock import FolderLock
-from actstore.store.record import PLAIN_GROUP, Record, SiteLike, as_json, shared_axes
-from actstore.store.stored import load_record
+from actstore.store.record import (
+    PLAIN_GROUP,
+    Record,
+    SiteLike,
+    as_json,
+    load_record,
+    shared_axes,
+)
 from actstore.store.writer import RunWriter
 
 
@@ -74,6 +80,7 @@ def create_run(store: Any, model: str, corpus: str) -> RunBuilder:
                     f"{name}/{JOURNAL}/zarr.json": PLAIN_GROUP,
                 },
             )
+            prepare(backend, model)  # it may have lost its last other run since
         except BaseException:
             lock.close()
             raise

@@ -10,10 +10,10 @@ from zarr.abc.store import Store as ZarrStore
 
 from actstore.errors import ActstoreError, MissingRunError, MissingStoreError, StoreError
 from actstore.store.backend import Backend, backend_for, location
-from actstore.store.folders import check_root, explained, lock_run, prepare
+from actstore.store.folders import check_root, explained, lock_run, prepare, remove_empty
 from actstore.store.layout import check_label, run_key
+from actstore.store.record import load_record
 from actstore.store.run import Run
-from actstore.store.stored import load_record
 from actstore.store.table import COLUMNS, html_table, text_table
 from actstore.store.verify import Problem, verify
 
@@ -107,23 +107,32 @@ class Store(Mapping[tuple[str, str], Run]):
         """One row of text a run: model, corpus, sites, layers, samples, dtype, size, state."""
         rows = []
         for model, corpus in self:
+            name = run_key(model, corpus)
             try:
-                rows.append(Run.load(self._backend, run_key(model, corpus), warn=False).summary())
+                rows.append(Run.load(self._backend, name, warn=False).summary())
             except ActstoreError:
+                if self._is_gone(name):
+                    continue
                 unknown = dict.fromkeys(COLUMNS, "") | {"model": model, "corpus": corpus}
                 rows.append(unknown | {"state": "damaged: metadata"})
         return rows
 
     def verify(self) -> list[Problem]:
         """Every problem of every run, all at once; every byte on disk is checked."""
-        return [p for key in self for p in verify(self._backend, run_key(*key))]
+        found = []
+        for key in self:
+            problems = verify(self._backend, run_key(*key))
+            if not (problems and self._is_gone(run_key(*key))):
+                found += problems
+        return found
 
     def to_datatree(self) -> xr.DataTree:
         """Every run as a node ``/model/corpus`` of plain lazy xarray, committed rows only."""
         return xr.DataTree.from_dict({f"/{m}/{c}": self[m, c].to_dataset() for m, c in self})
 
     def remove(self, model: str, corpus: str) -> None:
-        """Remove a run, or what an unfinished plan of it left, for good.
+        """Remove a run, or what an unfinished plan of it left, for good; and its model's last one
+        takes the model's group along.
 
         Raises
         ------
@@ -140,7 +149,8 @@ class Store(Mapping[tuple[str, str], Run]):
             self._backend.delete(f"{name}/zarr.json")
             self._backend.sync_folder(name)
             self._backend.delete_tree(name)
-            self._backend.sync_folder(model)
+        with explained(f"{model} cannot be removed", self._backend):
+            remove_empty(self._backend, model)
 
     def rename(self, model: str, corpus: str, *, to: tuple[str, str]) -> None:
         """Give a run another model's or corpus's label; its keys and caches stay valid.
@@ -163,8 +173,9 @@ class Store(Mapping[tuple[str, str], Run]):
                 raise StoreError(f"{self.location} has {target} already: remove it first")
             prepare(backend, to[0])
             backend.move_tree(name, target)
-            for folder in {model, to[0]}:
-                backend.sync_folder(folder)
+            prepare(backend, to[0])  # it may have lost its last other run since
+            backend.sync_folder(to[0])
+            remove_empty(backend, model)
 
     def __delitem__(self, key: tuple[str, str]) -> None:
         self.remove(*key)
@@ -177,6 +188,10 @@ class Store(Mapping[tuple[str, str], Run]):
 
     def _repr_html_(self) -> str:
         return html_table(self.table())
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether a run that was listed has been removed or renamed since."""
+        return self._backend.get(f"{name}/zarr.json") is None
 
     def _existing(self, model: str, corpus: str) -> str:
         name = run_key(check_label("model", model), check_label("corpus", corpus))

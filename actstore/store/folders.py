@@ -27,7 +27,7 @@ def prepare(backend: Backend, model: str) -> None:
     root = backend.root
     if root is not None:
         root.mkdir(parents=True, exist_ok=True)
-    with FolderLock(root, location(backend), wait=True):
+    with store_lock(backend):
         found = backend.get("zarr.json")
         if found is None:
             others = [n for n in backend.sizes("") if not n.endswith(".partial")]
@@ -47,6 +47,23 @@ def prepare(backend: Backend, model: str) -> None:
             backend.sync_folder("")
 
 
+def remove_empty(backend: Backend, model: str) -> None:
+    """Remove the group of a model that has no runs left; what is left and gone is durable.
+
+    A run that is begun meanwhile keeps it: its writer looks for the group after it has made the
+    run's folder, and here the folders are looked for after the group is gone.
+    """
+    with store_lock(backend):
+        if backend.folders(model):
+            backend.sync_folder(model)
+            return
+        backend.delete(f"{model}/zarr.json")
+        backend.remove_empty(model)
+        if backend.folders(model):
+            put_all(backend, {f"{model}/zarr.json": PLAIN_GROUP})
+        backend.sync_folder("")
+
+
 def check_root(backend: Backend, data: bytes) -> None:
     """StoreError or StoreVersionError unless `data` is the root of a store of this format."""
     where = location(backend)
@@ -56,12 +73,21 @@ def check_root(backend: Backend, data: bytes) -> None:
     check_format(fields, where)
 
 
+def store_lock(backend: Backend) -> FolderLock:
+    """The lock under which what belongs to no single run is written; waits for its holder."""
+    return FolderLock(backend.root, location(backend), wait=True)
+
+
 def lock_run(backend: Backend, name: str) -> FolderLock:
     """The writer's lock on a run; LockedError where another writer has it."""
-    root = backend.root
-    if root is not None:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    return FolderLock(None if root is None else root / name, f"{name} in {location(backend)}")
+    root, what = backend.root, f"{name} in {location(backend)}"
+    if root is None:
+        return FolderLock(None, what)
+    while True:
+        # Who removes the run at this moment removes the folder too.
+        with contextlib.suppress(FileNotFoundError):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            return FolderLock(root / name, what)
 
 
 def clear_plan(backend: Backend, name: str) -> None:
@@ -75,7 +101,7 @@ def clear_plan(backend: Backend, name: str) -> None:
 def clear_leftovers(backend: Backend, name: str) -> None:
     """Remove half-written files of an interrupted writer."""
     clear_partial(backend, name)
-    with FolderLock(backend.root, location(backend), wait=True):
+    with store_lock(backend):
         for folder in ("", name.partition("/")[0]):
             for file in backend.sizes(folder):
                 if file.endswith(".partial"):

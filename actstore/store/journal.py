@@ -41,8 +41,11 @@ class Journal:
                 name = journal_name(shard)
                 if name not in present:
                     continue
+                data = backend.get(f"{folder}/{name}")
+                if data is None:  # removed since it was listed
+                    continue
                 try:
-                    entries[:, shard] = _decode(backend.get(f"{folder}/{name}"), spec.size)
+                    entries[:, shard] = _decode(data, spec.size)
                 except ValueError as error:
                     self.damaged[site, shard] = str(error)
             self.entries[site] = entries
@@ -55,6 +58,12 @@ class Journal:
     def committed(self, site: str) -> np.ndarray:
         """(size, n_shards) bool."""
         return self.entries[site][:, :, 0] != 0
+
+    def equals(self, other: Journal) -> bool:
+        """Whether another reading of the same journal found the same."""
+        return self.damaged == other.damaged and all(
+            np.array_equal(self.entries[site], other.entries[site]) for site in self.entries
+        )
 
     def commit(self, shard: int, entries: dict[str, np.ndarray]) -> None:
         """Replace a shard's entries, one (size, 2) array a site; durable on return."""
@@ -76,10 +85,10 @@ def _encode(entries: np.ndarray) -> bytes:
     return payload + google_crc32c.value(payload).to_bytes(4, "little")
 
 
-def _decode(data: bytes | None, size: int) -> np.ndarray:
+def _decode(data: bytes, size: int) -> np.ndarray:
     expected = entry_bytes(size)
-    if data is None or len(data) != expected:
-        raise ValueError(f"the journal has {len(data or b'')} bytes instead of {expected}")
+    if len(data) != expected:
+        raise ValueError(f"the journal has {len(data)} bytes instead of {expected}")
     if google_crc32c.value(data[:-4]).to_bytes(4, "little") != data[-4:]:
         raise ValueError("the journal's checksum is wrong")
     return np.frombuffer(data[:-4], _ENTRY).reshape(size, 2)

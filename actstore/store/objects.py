@@ -66,6 +66,9 @@ class ZarrBackend:
     def delete_tree(self, key: str) -> None:
         self._sync(self.zarr.delete_dir(key))
 
+    def remove_empty(self, key: str) -> None:
+        """Nothing to do: there are no folders but those of keys."""
+
     def move_tree(self, source: str, target: str) -> None:
         # The group's own metadata goes last, and leaves first: it is what makes a run one.
         head = f"{source}/zarr.json"

@@ -201,6 +201,14 @@ class Record:
         return record
 
 
+def load_record(backend: Backend, name: str) -> Record | None:
+    """A run's record; None if there is no such run or only an unfinished plan."""
+    data = backend.get(f"{name}/zarr.json")
+    if data is None:
+        return None
+    return Record.from_bytes(data, name)
+
+
 def check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:
     """KeyMismatchError, saying which entries differ, unless a run was made from `key`."""
     differences = record.key_differences(key, dtype)

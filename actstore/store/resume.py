@@ -18,12 +18,13 @@ from actstore.store.folders import (
     commit_record,
     explained,
     lock_run,
+    store_lock,
 )
 from actstore.store.layout import JOURNAL, check_label, chunk_name, journal_name, run_key
 from actstore.store.lock import FolderLock, ShardLocks
-from actstore.store.record import Record, SiteLike, check_key
+from actstore.store.record import Record, SiteLike, check_key, load_record
 from actstore.store.sharing import Share, join_run, lock_shards, preparing
-from actstore.store.stored import StoredRun, load_record
+from actstore.store.stored import StoredRun
 from actstore.store.verify import Problem, chunk_problems, group_files
 from actstore.store.writer import RunWriter
 
@@ -82,6 +83,8 @@ def resume_run(
         return None
     with explained(f"{name} cannot be resumed in {location(backend)}", backend):
         lock = lock_run(backend, name) if share is None else join_run(backend, name)
+        if lock is None:
+            return None
         with ExitStack() as held:
             held.callback(lock.close)
             record = load_record(backend, name)
@@ -160,7 +163,12 @@ class _Preparation:
     def _restore_metadata(self, record: Record, *, whole: bool) -> None:
         """Write again what follows from the record, where it is not as it was."""
         backend = self._backend
-        files = {k: d for k, d in group_files(record).items() if backend.get(k) != d}
+        # Runs of other names have these groups too, and writers of their own.
+        groups = group_files(record)
+        above = {k: groups.pop(k) for k in ("zarr.json", f"{record.model}/zarr.json")}
+        with store_lock(backend):
+            put_all(backend, {k: d for k, d in above.items() if backend.get(k) != d})
+        files = {k: d for k, d in groups.items() if backend.get(k) != d}
         if not whole:
             # Other writers hold locks on this very file.
             files.pop(f"{record.name}/{JOURNAL}/zarr.json", None)

@@ -11,6 +11,7 @@ from actstore.errors import LockedError, StoreError
 from actstore.store.backend import Backend, backend_for, location
 from actstore.store.layout import JOURNAL, SEQUENCES
 from actstore.store.lock import FolderLock, ShardLocks
+from actstore.store.record import load_record
 
 _PATIENCE = 5.0
 _PAUSE = 0.05
@@ -60,8 +61,8 @@ def has_locks(store: Any) -> bool:
     return backend_for(store).root is not None
 
 
-def join_run(backend: Backend, name: str) -> FolderLock:
-    """The lock that the writers of shares hold together.
+def join_run(backend: Backend, name: str) -> FolderLock | None:
+    """The lock that the writers of shares hold together; None where the run has been removed.
 
     Waits while the run is being planned, and a few seconds longer, in which the one that planned
     it comes to share; LockedError where somebody writes the whole run.
@@ -74,8 +75,10 @@ def join_run(backend: Backend, name: str) -> FolderLock:
     while True:
         try:
             return FolderLock(root / name, what, shared=True)
+        except FileNotFoundError:
+            return None
         except LockedError:
-            if backend.get(f"{name}/zarr.json") is not None:
+            if load_record(backend, name) is not None:
                 planned_since = planned_since or time.monotonic()
                 if time.monotonic() - planned_since > _PATIENCE:
                     raise

@@ -12,7 +12,7 @@ from actstore.store.backend import Backend
 from actstore.store.chunks import ChunkReader
 from actstore.store.columns import read_column
 from actstore.store.journal import Journal
-from actstore.store.record import CHANGED, Record, has_changed
+from actstore.store.record import CHANGED, Record, has_changed, load_record
 from actstore.store.sequences import Sequences
 from actstore.store.verify import Problem, presence_problems
 
@@ -43,8 +43,17 @@ class StoredRun:
     @classmethod
     def load(cls, backend: Backend, name: str) -> StoredRun | None:
         """The run called ``model/corpus``; None if there is none or only an unfinished plan."""
-        record = load_record(backend, name)
-        return None if record is None else cls(backend, record)
+        while (record := load_record(backend, name)) is not None:
+            stored = cls(backend, record)
+            if not stored.problems or stored._is_current():
+                return stored
+        return None
+
+    def _is_current(self) -> bool:
+        """Whether record and journal are still those that were read before the files' sizes."""
+        return load_record(self.backend, self.record.name) == self.record and self.journal.equals(
+            Journal(self.backend, self.record)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_columns": {}, "sequences": None}
@@ -113,11 +122,3 @@ class StoredRun:
             return f"{done} of {total} shards"
         added = [site for site in wanted if wanted[site] != sites.get(site)]
         return f"complete; {', '.join(added)} {done} of {total} shards"
-
-
-def load_record(backend: Backend, name: str) -> Record | None:
-    """A run's record; None if there is no such run or only an unfinished plan."""
-    data = backend.get(f"{name}/zarr.json")
-    if data is None:
-        return None
-    return Record.from_bytes(data, name)

@@ -134,7 +134,15 @@ def verify(backend: Backend, name: str) -> list[Problem]:
     Reads all of it: each chunk's checksum, the journal, every coordinate's hash and all
     metadata. An empty list means that every byte is the one that was written.
     """
-    data = backend.get(f"{name}/zarr.json")
+    while True:
+        data = backend.get(f"{name}/zarr.json")
+        found = _problems(backend, name, data)
+        if not found or backend.get(f"{name}/zarr.json") == data:
+            return found
+
+
+def _problems(backend: Backend, name: str, data: bytes | None) -> list[Problem]:
+    """Every problem of the run whose record is in `data`."""
     if data is None:
         return [Problem(name, "the run's metadata (zarr.json) is missing")]
     try:
