@@ -104,6 +104,15 @@ class EpochOrder:
         start = int(self._starts[lane]) + number * self._rows
         return Pool(lane, number, start, min(start + self._rows, int(self._stops[lane])))
 
+    def in_turn(self, batches: range) -> Iterator[Pool]:
+        """The pools of some batches, in the order of their first use."""
+        latest: dict[int, Pool] = {}
+        for number in batches:
+            pool = self.pool(number)
+            if latest.get(pool.lane) != pool:
+                latest[pool.lane] = pool
+                yield pool
+
     def within(self, batch: int) -> slice:
         """Which of its pool's rows, in the pool's own order, a batch is."""
         pool = self.pool(batch)

@@ -109,6 +109,11 @@ class Minibatches(IterableDataset[Batch]):
         # Shared with worker processes: those that live on learn of another epoch.
         self._place = torch.tensor([_whole("epoch", epoch, 0), 0]).share_memory_()
         self._home = os.getpid()
+        # Pools' memory, for the next epoch: the first touch of new pages can cost more than a read.
+        self._spare: list[np.ndarray] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_spare": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -183,26 +188,40 @@ class Minibatches(IterableDataset[Batch]):
         columns = {name: self.run.coordinate(name) for name in self._coordinates}
         sample_numbers = self.run.rows.numbers()
         order = self._order()
-        wanted = _in_turn(order, numbers)
+        wanted = order.in_turn(numbers)
         held: dict[int, _Loaded] = {}
-        with ThreadPoolExecutor(1, "actstore-shuffle") as reader:
+        coming: Future[_Loaded] | None = None
+        try:
+            with ThreadPoolExecutor(1, "actstore-shuffle") as reader:
 
-            def ahead(spare: np.ndarray | None) -> Future[_Loaded] | None:
-                pool = next(wanted, None)
-                return None if pool is None else reader.submit(self._load, order, pool, spare)
+                def ahead() -> Future[_Loaded] | None:
+                    pool = next(wanted, None)
+                    return None if pool is None else reader.submit(self._load, order, pool)
 
-            coming = ahead(None)
-            for number in numbers:
-                pool = order.pool(number)
-                before = held.get(pool.lane)
-                if before is None or before.pool != pool:
-                    assert coming is not None
-                    held[pool.lane] = coming.result()
-                    coming = ahead(None if before is None else before.states)
-                loaded = held[pool.lane]
-                chosen = loaded.order[order.within(number)]
-                self.batch = number + 1
-                yield self._batch_of(loaded, chosen, sample_numbers, columns)
+                coming = ahead()
+                for number in numbers:
+                    pool = order.pool(number)
+                    before = held.get(pool.lane)
+                    if before is None or before.pool != pool:
+                        assert coming is not None
+                        held[pool.lane], coming = coming.result(), None
+                        if before is not None:
+                            self._keep(before)
+                        coming = ahead()
+                    loaded = held[pool.lane]
+                    chosen = loaded.order[order.within(number)]
+                    self.batch = number + 1
+                    yield self._batch_of(loaded, chosen, sample_numbers, columns)
+        finally:
+            for one in held.values():
+                self._keep(one)
+            if coming is not None and not coming.cancelled() and coming.exception() is None:
+                self._keep(coming.result())
+
+    def _keep(self, used_up: _Loaded) -> None:
+        """Its memory is for the pools to come, of which two are held with one lane."""
+        if used_up.states.base is not None and len(self._spare) <= self._settings["lanes"]:
+            self._spare.append(used_up.states.base)
 
     def _batch_of(
         self,
@@ -228,15 +247,18 @@ class Minibatches(IterableDataset[Batch]):
             **{name: _column(values[rows]) for name, values in columns.items()},
         }
 
-    def _load(self, order: EpochOrder, pool: Pool, spare: np.ndarray | None) -> _Loaded:
+    def _load(self, order: EpochOrder, pool: Pool) -> _Loaded:
         """Read a pool, into memory of one that is used up where it fits."""
         held = [None] if self._mixed else self.layers
         shape = (len(held), len(pool), self.run.width(self.site))
-        states = None
-        if spare is not None and spare.base is not None and spare.base.size >= np.prod(shape):
-            states = spare.base[: np.prod(shape)].reshape(shape)
-        if states is None:
-            states = np.empty(int(np.prod(shape)), self._memory).reshape(shape)
+        size = int(np.prod(shape))
+        try:
+            memory = self._spare.pop()  # in one step: several iterations may go on at a time
+        except IndexError:
+            memory = np.empty(0, self._memory)
+        if memory.size < size:
+            memory = np.empty(size, self._memory)
+        states = memory[:size].reshape(shape)
         rows = np.empty(len(pool), np.int64)
         layers = np.empty(len(pool), np.int64) if self._mixed else None
         starts, n_chunks = self.run.rows.offsets, len(self.run.rows.pieces)
@@ -270,16 +292,6 @@ class Minibatches(IterableDataset[Batch]):
             "mixed": self._mixed,
             **self._settings,
         }
-
-
-def _in_turn(order: EpochOrder, numbers: range) -> Iterator[Pool]:
-    """The pools of some batches, in the order of their first use."""
-    latest: dict[int, Pool] = {}
-    for number in numbers:
-        pool = order.pool(number)
-        if latest.get(pool.lane) != pool:
-            latest[pool.lane] = pool
-            yield pool
 
 
 def _column(values: np.ndarray) -> Any:

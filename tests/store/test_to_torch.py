@@ -195,6 +195,20 @@ def test_the_order_depends_on_seed_and_epoch_and_mixes_chunks(run):
     assert first(shuffle=False) == list(range(100))
 
 
+def test_memory_that_is_used_again_changes_nothing_given_out(run):
+    data = run.to_torch(layers=[0, 2], batch_size=7, buffer=21, lanes=2, seed=1)
+    expected = [batch["activations"].clone() for batch in data]
+    abandoned = iter(data)
+    early = [next(abandoned)["activations"] for _ in range(9)]
+    del abandoned
+    pairs = list(zip(iter(data), iter(data), strict=True))  # two at a time
+    third = list(data)
+    for number, (one, two) in enumerate(pairs):
+        for found in (one, two, third[number]):
+            assert torch.equal(found["activations"], expected[number])
+    assert all(map(torch.equal, early, expected[:9]))
+
+
 def test_drop_last_leaves_out_the_short_batch_and_changes_nothing_else(run):
     whole = samples(run.to_torch(batch_size=40))
     short = run.to_torch(batch_size=40, drop_last=True)
