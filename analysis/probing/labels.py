@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,13 @@ class Task:
     def n_folds(self) -> int:
         return int(self.folds.max()) + 1
 
+    @property
+    def untrained(self) -> list[str]:
+        """Classes whose samples all lie in one fold: no probe that is asked for them saw them."""
+        seen = np.zeros((len(self.classes), self.n_folds), bool)
+        seen[self.codes, self.folds] = True
+        return [name for name, row in zip(self.classes, seen, strict=True) if row.sum() < 2]
+
 
 def make_task(run: Run, labels: Labels, folds: int, cluster: str | None, seed: int) -> Task:
     """Find labels, leave out the samples without one, and deal clusters out to folds.
@@ -83,7 +92,7 @@ def make_task(run: Run, labels: Labels, folds: int, cluster: str | None, seed: i
             f"{0 if division is None else division.max() + 1} values of {cluster!r}: give fewer "
             "folds, or another cluster"
         )
-    return Task(
+    task = Task(
         kept,
         int((~present).sum()),
         names.tolist(),
@@ -91,6 +100,16 @@ def make_task(run: Run, labels: Labels, folds: int, cluster: str | None, seed: i
         division,
         groups_of(kept, cluster),
     )
+    if untrained := task.untrained:
+        more = f" and {len(untrained) - 8} more" if len(untrained) > 8 else ""
+        warnings.warn(
+            f"{', '.join(map(repr, untrained[:8]))}{more}: all samples of such a class lie in "
+            f"one fold (of few values of {cluster!r}), so that no probe that is judged on it was trained "
+            "with it and it counts as wrong: leave its samples out (label None), give more "
+            f"{cluster or 'sample'}s of it, or another seed",
+            stacklevel=3,
+        )
+    return task
 
 
 def shuffled(task: Task, control: str, seed: int) -> tuple[NDArray[np.intp], str]:
@@ -119,9 +138,16 @@ def shuffled(task: Task, control: str, seed: int) -> tuple[NDArray[np.intp], str
 
 def _values(run: Run, labels: Labels) -> Any:
     if isinstance(labels, str):
-        values = groups_of(run, labels)
-        assert values is not None
-        return values
+        known = [str(name) for name in run.samples.variables]
+        if labels not in known:
+            near = difflib.get_close_matches(labels, known, 1)
+            raise AnalysisError(
+                f"no sample coordinate {labels!r} to take labels from"
+                + (f" (did you mean {near[0]!r}?)" if near else "")
+                + f"; {run.model}/{run.corpus} has {', '.join(known)}; or give an array of labels, "
+                "or a function of run.samples"
+            )
+        return run.samples[labels].values
     return labels(run.samples) if callable(labels) else labels
 
 

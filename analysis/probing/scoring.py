@@ -102,6 +102,8 @@ def accuracy(
         Student's t for differences, the jackknife over up to 50 groups of clusters for F1. Also
         ``recall`` (layer, class), ``class_count`` (class) and ``ridge`` (layer, fold), α as
         scikit-learn takes it. F1 of a class that is neither there nor predicted counts 0.
+        ``attrs["untrained"]`` names classes that lie in one fold only, which cannot be told
+        right; a warning does so too.
 
     Raises
     ------
@@ -156,6 +158,7 @@ def accuracy(
         "control": kind,
         "samples": found.run.n_samples,
         "left_out": found.left_out,
+        "untrained": found.untrained,
         "clusters": len(found.codes) if found.clusters is None else len(np.unique(found.clusters)),
         "cluster": cluster or "sample",
         "folds": folds,

@@ -33,7 +33,7 @@ def _section(found: list[xr.Dataset]) -> Section:
                 f"{attributes['cluster']} clusters, cross-validated over {attributes['folds']} "
                 "folds of whole clusters. Shuffled labels: exchanged between "
                 f"{attributes['control']}. Bands are {attributes['level']:.0%} intervals; they "
-                "take the classifiers as given.",
+                f"take the classifiers as given.{_untrained(attributes)}",
             )
         )
         names = ("accuracy", "macro_f1", "gain", "selectivity")
@@ -55,6 +55,14 @@ def _section(found: list[xr.Dataset]) -> Section:
         "Secretly Linear”, arXiv 2405.12250, §4), beside the commonest class and a control with "
         "shuffled labels.",
     )
+
+
+def _untrained(attributes: dict[str, Any]) -> str:
+    names = list(attributes.get("untrained", ()))
+    if not names:
+        return ""
+    told = "is a class" if len(names) == 1 else "are classes"
+    return f" {', '.join(names)} {told} of one fold only, never trained on where judged."
 
 
 def _method(method: str) -> str:

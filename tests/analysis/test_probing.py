@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from stored_runs import stored_run
 
 import actstore
 from actstore.errors import AnalysisError, SiteError
-from analysis import probing, stats
+from analysis import probing, report, stats
 from analysis.probing.labels import make_task, shuffled
 from analysis.windows import row_parts
 
@@ -193,13 +194,25 @@ def test_labels_from_arrays_functions_and_with_gaps(run: actstore.Run) -> None:
 
 
 def test_a_class_of_one_fold_is_never_found_but_counted(
-    run: actstore.Run, data: tuple[np.ndarray, np.ndarray]
+    run: actstore.Run, data: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     labels = data[1].copy()
     labels[:3] = "verse"
-    found = probing.accuracy(run, labels, layers=[1], method="least_squares", progress=False)
+    options = {"layers": [1], "method": "least_squares", "progress": False}
+    with pytest.warns(UserWarning, match="'verse': all samples of such a class lie in one fold"):
+        found = probing.accuracy(run, labels, **options)
+    assert found.attrs["untrained"] == ["verse"]
+    page = report.build(tmp_path / "r.html", [found]).read_text("utf-8")
+    assert "verse is a class of one fold only" in page
     assert float(found.recall.sel({"class": "verse"})[0]) == 0
     assert int(found.class_count.sel({"class": "verse"})) == 3
+    folds = row_parts(run, "document", 5, 0)
+    documents = [3 * np.flatnonzero(folds[::3] == fold)[0] for fold in (0, 1)]
+    for first in documents:  # in two documents of different folds it can be learned
+        labels[first : first + 3] = "verse"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert probing.accuracy(run, labels, **options).attrs["untrained"] == []
 
 
 def test_more_features_than_samples(tmp_path: Path) -> None:
@@ -223,7 +236,7 @@ def test_more_features_than_samples(tmp_path: Path) -> None:
 
 def test_what_cannot_be_probed_is_refused(run: actstore.Run) -> None:
     for options, message in (
-        ({"labels": "genres"}, "no sample coordinate 'genres'"),
+        ({"labels": "genres"}, r"coordinate 'genres' .*did you mean 'genre'\?.* has document"),
         ({"labels": np.zeros(7)}, "expected one for each of the 150"),
         ({"labels": np.zeros(N)}, "two classes or more"),
         ({"method": "svm"}, "method='svm' is not known"),
