@@ -104,7 +104,7 @@ def make_task(run: Run, labels: Labels, folds: int, cluster: str | None, seed: i
         more = f" and {len(untrained) - 8} more" if len(untrained) > 8 else ""
         warnings.warn(
             f"{', '.join(map(repr, untrained[:8]))}{more}: all samples of such a class lie in "
-            f"one fold (of few values of {cluster!r}), so that no probe that is judged on it was trained "
+            f"one fold (of few values of {cluster!r}), so that no probe judged on it was trained "
             "with it and it counts as wrong: leave its samples out (label None), give more "
             f"{cluster or 'sample'}s of it, or another seed",
             stacklevel=3,
