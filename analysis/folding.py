@@ -33,7 +33,12 @@ VARIANTS = ("removed", "folded")
 
 
 def transformation(
-    on: Run | Gram, blocks: Iterable[int], *, ridge: float = 0.0, intercept: bool = False
+    on: Run | Gram,
+    blocks: Iterable[int],
+    *,
+    ridge: float = 0.0,
+    intercept: bool = False,
+    progress: bool | None = None,
 ) -> LinearMap:
     """The map T of what the block before a span adds by its feed-forward part.
 
@@ -53,6 +58,8 @@ def transformation(
         α ≥ 0.
     intercept : bool
         Also fit a bias, for models whose last feed-forward matrix has one.
+    progress : bool, optional
+        Show a progress bar; default: on a terminal.
 
     Returns
     -------
@@ -74,7 +81,7 @@ def transformation(
     else:
         # One Gram takes the same layers of every site, and these two differ.
         view = on.sel(site=["mlp", SITE]).sel(block=start - 1).sel(layer=[start, stop])
-        moments = gram(view, sites=["mlp", SITE])
+        moments = gram(view, sites=["mlp", SITE], progress=progress)
     source, before, after = ("mlp", start - 1), (SITE, start), (SITE, stop)
     own = moments.cross(source, source, centred=intercept)
     change = moments.cross(source, after, centred=intercept)
@@ -108,6 +115,7 @@ def fold(
     *,
     ridge: float = 0.0,
     intercept: bool = False,
+    progress: bool | None = None,
 ) -> Any:
     """A copy of the model without a span of blocks, with T in the weights of the block before.
 
@@ -123,7 +131,7 @@ def fold(
         As for `transformation`, or what it gave.
     blocks : iterable of int
         Consecutive, the first at least 1.
-    ridge, intercept
+    ridge, intercept, progress
         As for `transformation`.
 
     Returns
@@ -143,7 +151,7 @@ def fold(
     if isinstance(on, LinearMap):
         linear = on
     else:
-        linear = transformation(on, chosen, ridge=ridge, intercept=intercept)
+        linear = transformation(on, chosen, ridge=ridge, intercept=intercept, progress=progress)
     path = last_matrix(model, start - 1)
     made = pruning.remove(model, chosen)
     module: Any = blocks_of(made)[start - 1].get_submodule(path)
@@ -227,7 +235,7 @@ def compare(
     }
     for row, (start, stop) in enumerate(ends):
         chosen = range(start, stop)
-        linear = transformation(on, chosen, ridge=ridge, intercept=intercept)
+        linear = transformation(on, chosen, ridge=ridge, intercept=intercept, progress=progress)
         for column, variant in enumerate(VARIANTS):
             made = pruning.remove(model, chosen)
             if variant == "folded":

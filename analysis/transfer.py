@@ -7,12 +7,14 @@ that what another corpus's maps cost is a paired difference.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from actstore.errors import AnalysisError
 from analysis import results, stats
@@ -124,6 +126,7 @@ def r2(
     cluster: str | None = "document",
     resamples: int = 500,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """r² of the maps of every corpus on every corpus, with intervals.
 
@@ -138,6 +141,8 @@ def r2(
     pairs : iterable of (source, target), optional
         Default: every layer in view to the last of them.
     resamples, seed : int
+    progress : bool, optional
+        Show a progress bar; default: on a terminal.
 
     Returns
     -------
@@ -158,6 +163,13 @@ def r2(
         if missing:
             raise AnalysisError(f"no map {missing[0][0]} → {missing[0][1]} among those of {name!r}")
     parts: dict[str, list[stats.Interval]] = {"r2": [], "mean_r2": [], "r2_cost": []}
+    bar = tqdm(
+        total=len(runs) * len(chosen),
+        desc="transfer",
+        unit="pair",
+        disable=None if progress is None else not progress,
+        file=sys.stderr,
+    )
     for corpus, run in runs.items():
         groups = groups_of(run, cluster)
         codes, counts = stats.resampled_counts(groups, run.n_samples, resamples, seed)
@@ -169,12 +181,14 @@ def r2(
             for m, name in enumerate(names):
                 predicted = x if name == "id" else maps[name][source, target](x)
                 values[:, m, p] = _resampled_r2(predicted, y, codes, counts)
+            bar.update()
         parts["r2"].append(stats.percentiles(values[0], values[1:], level=LEVEL))
         means = values.mean(axis=2)
         parts["mean_r2"].append(stats.percentiles(means[0], means[1:], level=LEVEL))
         own = means[:, [names.index(corpus)]] if corpus in maps else np.nan * means[:, :1]
         cost = own - means
         parts["r2_cost"].append(stats.percentiles(cost[0], cost[1:], level=LEVEL))
+    bar.close()
     dataset = xr.Dataset(
         coords={
             "fitted_on": names,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from actstore.errors import AnalysisError
 from actstore.fitting import MapSet, fit
@@ -53,7 +55,14 @@ def held_out_statistics(
         else gram(judge, sites=site, layers=layers, parts=division, cache=False, progress=False)
     )
     found = {}
-    for x, y in window.pairs:
+    bar = tqdm(
+        window.pairs,
+        desc="held out",
+        unit="pair",
+        disable=None if progress is None else not progress,
+        file=sys.stderr,
+    )
+    for x, y in bar:
         full, *rest = _energies(maps, rows, (x, y))
         parts = np.array(rest).reshape(-1, 3)
         sizes = np.array([part.n for part in rows.parts])

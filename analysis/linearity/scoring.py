@@ -7,6 +7,7 @@ over the same tokens, both centred, X̃ = X/‖X‖_F and Ỹ = Y/‖Y‖_F, the
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from tqdm import tqdm
 
 from actstore.errors import AnalysisError
 from actstore.grams import Gram
@@ -125,9 +127,10 @@ def scores(
     for window in chosen:
         _warn_if_short(window)
         groups = len(window.moments.parts)
-        values = _intervals(window, orthogonal)
+        values = _intervals(window, orthogonal, progress if isinstance(source, Gram) else False)
         if judge is not None:
-            beside = held_out_statistics(window, judge, site, judging, LEVEL, progress)
+            shown = progress if isinstance(source, Gram) else False  # else the windows have a bar
+            beside = held_out_statistics(window, judge, site, judging, LEVEL, shown)
             values = {pair: _joined(values[pair], beside[pair]) for pair in values}
         found.update(values)
     dataset = tabulate(found, names, pairs == "adjacent")
@@ -177,12 +180,15 @@ def transitions(on: Gram) -> Floats:
     return np.array([Pair.of(on, x, y).statistics()[0] for x, y in pairs])
 
 
-def replicates(window: Window, orthogonal: bool) -> dict[tuple[int, int], Floats]:
+def replicates(
+    window: Window, orthogonal: bool, progress: bool | None = False
+) -> dict[tuple[int, int], Floats]:
     """Each pair's statistics, (1 + parts, 4): of all rows, then without each part.
 
     The rotation is found on all rows and kept: where it is the best, what leaving a part out
     changes about it has no effect of first order.
     """
+    counts = len(window.pairs) * orthogonal, len(window.moments.parts) + 1
     moments = window.moments
 
     def rotation(pair: tuple[int, int]) -> Floats | None:
@@ -192,17 +198,32 @@ def replicates(window: Window, orthogonal: bool) -> dict[tuple[int, int], Floats
         rows = moments if number == 0 else moments.without(number - 1)
         return [Pair.of(rows, *pair).statistics(rotations[pair]) for pair in window.pairs]
 
-    with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
-        rotations = dict(zip(window.pairs, pool.map(rotation, window.pairs), strict=True))
-        found = np.array(list(pool.map(one, range(len(moments.parts) + 1))))
+    bar = tqdm(
+        total=sum(counts),
+        desc="linearity",
+        disable=None if progress is None else not progress,
+        file=sys.stderr,
+    )
+    rotations: dict[tuple[int, int], Floats | None] = dict.fromkeys(window.pairs)
+    with bar, one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
+        for pair, turned in zip(window.pairs, pool.map(rotation, window.pairs), strict=True):
+            rotations[pair] = turned
+            bar.update(orthogonal)
+        replicated = []
+        for values in pool.map(one, range(counts[1])):
+            replicated.append(values)
+            bar.update()
+    found = np.array(replicated)
     return {pair: found[:, number] for number, pair in enumerate(window.pairs)}
 
 
-def _intervals(window: Window, orthogonal: bool) -> dict[tuple[int, int], stats.Interval]:
+def _intervals(
+    window: Window, orthogonal: bool, progress: bool | None
+) -> dict[tuple[int, int], stats.Interval]:
     sizes = [part.n for part in window.moments.parts]
     return {
         pair: bounded(jackknife.interval(values[0], values[1:], sizes, level=LEVEL))
-        for pair, values in replicates(window, orthogonal).items()
+        for pair, values in replicates(window, orthogonal, progress).items()
     }
 
 
