@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,3 +84,19 @@ def by_source(places: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
     for source, target in places:
         targets.setdefault(source, []).append(target)
     return targets
+
+
+def shared_out(
+    targets: Mapping[int, Sequence[int]], shares: int
+) -> list[tuple[int, Sequence[int]]]:
+    """Each source with its targets, those with most first; what is left over when every share has
+    as many sources is cut up, so that no share waits for another."""
+    order = sorted(targets, key=lambda source: -len(targets[source]))
+    whole = len(order) // shares * shares
+    jobs: list[tuple[int, Sequence[int]]] = [(source, targets[source]) for source in order[:whole]]
+    for source in order[whole:]:
+        step = -(-len(targets[source]) // shares)
+        jobs += [
+            (source, targets[source][k : k + step]) for k in range(0, len(targets[source]), step)
+        ]
+    return jobs

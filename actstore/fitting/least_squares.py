@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
-from actstore.fitting.inputs import as_gram, by_source, one_ridge, ridge_values
+from actstore.fitting.inputs import as_gram, by_source, one_ridge, ridge_values, shared_out
 from actstore.fitting.lazy import SolvedMaps
 from actstore.fitting.maps import LinearMap, MapSet
 from actstore.fitting.pairs import layers_of, resolve_pairs
@@ -145,21 +146,24 @@ def _solve_all(
 def _solve(
     problem: Problem, targets: Mapping[int, Sequence[int]], progress: bool | None
 ) -> dict[int, Solved]:
-    order = sorted(targets, key=lambda source: -len(targets[source]))
-    solved = {}
+    shares = shared_out(targets, available_cores())
+    solved: dict[int, Solved] = {}
     with (
         one_blas_thread(),
         ThreadPoolExecutor(available_cores()) as pool,
         tqdm(
-            total=len(order),
+            total=sum(map(len, targets.values())),
             desc="fit",
-            unit="layer",
+            unit="map",
             disable=None if progress is None else not progress,
             file=sys.stderr,
         ) as bar,
     ):
-        jobs = {source: pool.submit(problem.solve, source, targets[source]) for source in order}
-        for source, job in jobs.items():
-            solved[source] = job.result()
-            bar.update()
+        jobs = [(source, pool.submit(problem.solve, source, those)) for source, those in shares]
+        for source, job in jobs:
+            found = job.result()
+            bar.update(len(found.matrices))
+            if source in solved:
+                found = replace(found, matrices={**solved[source].matrices, **found.matrices})
+            solved[source] = found
     return solved

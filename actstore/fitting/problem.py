@@ -11,6 +11,7 @@ import numpy as np
 
 from actstore.fitting.maps import LinearMap
 from actstore.fitting.minimum_norm import SourceRows, solve_rows
+from actstore.fitting.quadratic import add_outer
 from actstore.fitting.reduced_rank import reduce_rank
 from actstore.fitting.solving import RAW, SAFE, Inverse, Spectrum, invert, spectrum
 from actstore.grams.statistics import Gram
@@ -125,12 +126,15 @@ class Problem:
         return float(self.ridge * n * (direction @ direction) / (1 + n * (mean @ direction)))
 
     def _centred(self, inverse: Inverse, source: int, target: int) -> np.ndarray:
-        matrix = inverse.matrix @ self._moments(source, target, centred=True)
+        """P Cxy; Cxy is centred after the product, which takes no copy of it."""
+        x, y, n = self.keys[source], self.keys[target], self.gram.n
+        away = inverse.matrix @ self.gram.offset(x)
+        matrix = add_outer(inverse.matrix @ self.gram.shifted(x, y), -n, away, self.gram.offset(y))
         if not self.intercept:
-            n, mean = self.gram.n, self.means[source]
+            mean = self.means[source]
             direction = inverse.matrix @ mean
             weight = n / (1 + n * (mean @ direction))
-            matrix += np.outer(direction, weight * self._bias(source, target, matrix))
+            matrix = add_outer(matrix, weight, direction, self._bias(source, target, matrix))
         return matrix
 
     def _by_eigenvalues(self, source: int, targets: Sequence[int], found: Spectrum) -> Solved:

@@ -239,7 +239,8 @@ class RidgePath(Mapping[float, MapSet]):
                 matrix = factored.inner(target, ridge)
                 bias = self._means[target] - mean @ matrix if self.intercept else None
                 sse.append(squared_errors(matrix, bias, here))
-                if rows.doubts(matrix, largest, here.total):
+                weighed = largest * np.einsum("ij,ij->j", matrix, matrix)
+                if rows.doubts(weighed, here.total):
                     rows.rough.add((source, target))
             found[target] = np.stack(sse)
         return found

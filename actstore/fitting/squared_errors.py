@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from actstore.errors import FitError
 from actstore.fitting.maps import LinearMap, MapSet
+from actstore.fitting.quadratic import FactoredMoments, Moments, Quadratic
 from actstore.grams.columns import Columns
 from actstore.grams.statistics import Gram
 
@@ -21,51 +21,23 @@ ROUGH = 1e-7 / 16
 BLOCK_ROWS = 4096
 
 
-@dataclass(frozen=True)
-class Moments:
-    """What a pair's errors on some rows need of them.
-
-    Attributes
-    ----------
-    n : float
-    inner : (d, d) float64
-        Centred XᵀX.
-    cross : (d, e) float64
-        Centred XᵀY.
-    total : (e,) float64
-        Σ(y − ȳ)².
-    mean_x, mean_y : (d,), (e,) float64
-    """
-
-    n: float
-    inner: np.ndarray
-    cross: np.ndarray
-    total: np.ndarray
-    mean_x: np.ndarray
-    mean_y: np.ndarray
-
-
-def squared_errors(matrix: np.ndarray, bias: np.ndarray | None, rows: Moments) -> np.ndarray:
+def squared_errors(
+    matrix: np.ndarray, bias: np.ndarray | None, rows: Moments | FactoredMoments
+) -> np.ndarray:
     """(e,) float64: Σ(y − xA − b)² of each target coordinate.
 
     SSE = diag(Cyy) − 2 diag(AᵀCxy) + diag(AᵀCxxA) + n (ȳ − x̄A − b)², C centred: no digits are
     lost to a large mean. What is rounding beside the mean is given as zero.
     """
-    inside = rows.inner @ matrix
-    inside -= 2 * rows.cross
     residual = rows.mean_y - rows.mean_x @ matrix
     if bias is not None:
         residual -= bias
-    sse = rows.total + np.einsum("ij,ij->j", matrix, inside)
-    sse = np.maximum(sse, 0.0) + rows.n * residual**2
+    sse = np.maximum(rows.total - rows.gained(matrix), 0.0) + rows.n * residual**2
     return np.where(sse > rows.n * (ROUNDING * rows.mean_y) ** 2, sse, 0.0)
 
 
-def uncertain(
-    matrix: np.ndarray, spread: np.ndarray | float, total: np.ndarray, eps: float
-) -> bool:
-    """Whether moments of these spreads, Σ(x − x̄)², leave a map's r² uncertain by `ROUGH`."""
-    weighed = np.einsum("ij,ij->j", matrix, matrix * np.reshape(spread, (-1, 1)))
+def uncertain(weighed: np.ndarray, total: np.ndarray, eps: float) -> bool:
+    """Whether moments leave a map's r² uncertain by `ROUGH`, from its Σ (Aᵢ sᵢ)²."""
     return bool((eps * weighed > ROUGH * total)[total > 0].any())
 
 
@@ -141,6 +113,20 @@ class Evaluation:
             self.gram.mean(y),
         )
 
+    def factored(self, source: int, target: int, inner: Quadratic) -> FactoredMoments:
+        """Of one pair, whose source's `inner` is at hand."""
+        x, y = self._keys[source], self._keys[target]
+        return FactoredMoments(
+            self.gram.n,
+            inner,
+            self.gram.shifted(x, y),
+            self.gram.offset(x),
+            self.gram.offset(y),
+            self.gram.variance(y),
+            self.gram.mean(x),
+            self.gram.mean(y),
+        )
+
     def inner(self, source: int) -> np.ndarray:
         """(d, d) centred XᵀX."""
         x = self._keys[source]
@@ -156,14 +142,14 @@ class Evaluation:
 
     def errors(self, maps: MapSet, source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
         """Squared errors of the maps from one source, by target."""
-        inner = self.inner(source)
+        inner = Quadratic(self.inner(source))
         found, rough = {}, {}
         for target in targets:
             fitted = maps.at((source, target))
             matrix = fitted.matrix.astype(np.float64, copy=False)
-            rows = self.moments(source, target, inner)
+            rows = self.factored(source, target, inner)
             found[target] = squared_errors(matrix, fitted.bias, rows)
-            if self.doubts(matrix, np.diagonal(inner), rows.total):
+            if self.doubts(inner.weighed(matrix), rows.total):
                 rough[target] = fitted
         if rough and self.gram.run is not None:
             place = {k: self.gram.columns.index(key) for k, key in self._keys.items()}
@@ -171,12 +157,12 @@ class Evaluation:
         self.rough |= {(source, target) for target in rough}
         return found
 
-    def doubts(self, matrix: np.ndarray, spread: np.ndarray | float, total: np.ndarray) -> bool:
-        """Whether a map's r² cannot be told from these moments; of float32 products, which are
-        flagged as such, none is doubted."""
+    def doubts(self, weighed: np.ndarray, total: np.ndarray) -> bool:
+        """Whether a map's r² cannot be told from these moments, by its Σ (Aᵢ sᵢ)²; of float32
+        products, which are flagged as such, none is doubted."""
         if self.gram.precision == "float32":
             return False
-        return uncertain(matrix, spread, total, self.gram.eps)
+        return uncertain(weighed, total, self.gram.eps)
 
     def warn(self, *others: Evaluation) -> None:
         """One line for the pairs whose errors the moments alone could not settle."""

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from actstore.errors import FitError
-from actstore.fitting.inputs import by_source
+from actstore.fitting.inputs import by_source, shared_out
 from actstore.grams.columns import Columns
 from actstore.grams.statistics import Gram
 from actstore.grams.threads import available_cores, one_blas_thread
@@ -55,13 +55,12 @@ def every_pair(
     values : callable
         Of one source and its targets: an array for each target.
     """
-    targets = by_source(places)
-    order = sorted(targets, key=lambda source: -len(targets[source]))
+    shares = shared_out(by_source(places), available_cores())
     with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
-        jobs = {source: pool.submit(values, source, targets[source]) for source in order}
+        jobs = [(source, pool.submit(values, source, targets)) for source, targets in shares]
         return {
             (source, target): np.asarray(value)
-            for source, job in jobs.items()
+            for source, job in jobs
             for target, value in job.result().items()
         }
 

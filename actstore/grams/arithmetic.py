@@ -79,6 +79,8 @@ class NumpyArithmetic:
         Of a single column block.
     totals : mapping from key to (height, width) float64
         What the products are added to, in place.
+    fresh : bool
+        Whether they are all zero.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class NumpyArithmetic:
         width: int,
         widest: int,
         totals: Mapping[Any, np.ndarray],
+        fresh: bool,
     ) -> None:
         self._recipe = recipe
         self._buffer = np.empty((rows, width), recipe.dtype)
         self._scratch = np.empty(max(total.size for total in totals.values()), recipe.dtype)
         self._totals = dict(totals)
+        self._empty = set(totals) if fresh and recipe.dtype == "float64" else set()
         self._heavy = np.zeros(rows, bool)
         self._apart: tuple[np.ndarray, np.ndarray] | None = None
         self._shifted = self._turned = np.empty(0)
@@ -136,6 +140,10 @@ class NumpyArithmetic:
         heavy = self._set_apart()
         for start in range(share.start, share.stop, step):
             rows = slice(start, min(start + step, share.stop))
+            if key in self._empty:
+                np.matmul(self._buffer[rows, left].T, self._buffer[rows, right], out=total)
+                self._empty.remove(key)
+                continue
             np.matmul(self._buffer[rows, left].T, self._buffer[rows, right], out=product)
             np.add(total, product, out=total)
         if self._recipe.bases is not None:

@@ -158,7 +158,7 @@ def accumulate(
         {(part, row): np.zeros(columns[row].width) for part in every for row in diagonal},
     )
     widest = max(columns[k].width for k in needed)
-    arithmetic = _arithmetic(recipe, rows, int(ends[-1]), widest, partial.tiles)
+    arithmetic = _arithmetic(recipe, rows, int(ends[-1]), widest, partial.tiles, into is None)
     # Of what is not finite, the owner of the diagonal tells with its place.
     with (
         one_blas_thread(),

@@ -149,6 +149,15 @@ class Gram:
             return moments - np.outer(self.total[a] / self.n, self.total[b])
         return moments + self._raw_part(a, b)
 
+    def shifted(self, i: Key, j: Key) -> np.ndarray:
+        """(width i, width j) float64: Σ(zᵢ − shiftᵢ)(zⱼ − shiftⱼ)ᵀ, not to be written to; less
+        ``n offset(i) offset(j)ᵀ`` it is the centred moment."""
+        return self._shifted(self.columns.index(i), self.columns.index(j))
+
+    def offset(self, key: Key) -> np.ndarray:
+        """(width,) float64: the mean less the shift."""
+        return np.asarray(self.total[self.columns.index(key)] / self.n)
+
     def variance(self, key: Key) -> np.ndarray:
         """(width,) float64: Σ(z − z̄)² of one block's features, the diagonal of ``cross``."""
         k = self.columns.index(key)

@@ -18,6 +18,7 @@ from actstore.grams.columns import Columns
 from actstore.grams.kernel import Tile
 
 TILE_WIDTH = 1536
+WIDEST = 6144
 ORDERS = (2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 19, 23, 27, 31, 37, 43, 53, 61)
 FIELDS = {
     4: (2, (1, 1)),
@@ -149,12 +150,29 @@ def _split(columns: Columns, row: int, start: int, stop: int) -> list[Tile]:
 
 
 def _share(tiles: Sequence[Tile], columns: Columns, shares: int) -> list[list[Tile]]:
-    """Lots of equal work of tiles that follow each other."""
+    """Lots of equal work of tiles that follow each other, neighbours in a lot made one."""
     work = np.array([tile_operations(tile, columns) for tile in tiles], float)
     middle = (np.cumsum(work) - work / 2) / work.sum()
     owner = np.minimum((middle * shares).astype(int), shares - 1)
     lots = [[t for t, o in zip(tiles, owner, strict=True) if o == k] for k in range(shares)]
-    return [lot for lot in lots if lot]
+    return [_merged(lot, columns) for lot in lots if lot]
+
+
+def _merged(tiles: Sequence[Tile], columns: Columns) -> list[Tile]:
+    """Tiles of one row that touch as one, up to a width beyond which no product is quicker; small
+    tiles are for even shares, not for speed."""
+    merged: list[Tile] = []
+    for tile in sorted(tiles, key=lambda tile: (tile.row, tile.start)):
+        last = merged[-1] if merged else tile
+        if (
+            (last.row, last.stop) == (tile.row, tile.start)
+            and not last.diagonal
+            and width_of(columns, range(last.start, tile.stop)) <= WIDEST
+        ):
+            merged[-1] = Tile(tile.row, last.start, tile.stop)
+        else:
+            merged.append(tile)
+    return merged
 
 
 def share_triangle(columns: Columns, shares: int) -> list[list[Tile]]:

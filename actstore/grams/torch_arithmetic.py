@@ -44,6 +44,7 @@ class TorchArithmetic:
         width: int,
         widest: int,
         totals: Mapping[Any, np.ndarray],
+        fresh: bool,
     ) -> None:
         assert recipe.device is not None
         self._recipe = recipe
@@ -65,7 +66,12 @@ class TorchArithmetic:
         self._buffer = torch.empty((rows, width), dtype=self._dtype, device=self._device)
         self._heavy = torch.zeros(rows, dtype=torch.bool, device=self._device)
         self._apart: tuple[np.ndarray, Any] | None = None
-        self._totals = {key: self._put(total) for key, total in totals.items()}
+        self._totals = {
+            key: torch.zeros(total.shape, dtype=torch.float64, device=self._device)
+            if fresh
+            else self._put(total)
+            for key, total in totals.items()
+        }
 
     def load(
         self,
