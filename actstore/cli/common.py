@@ -76,7 +76,12 @@ def run_name(store_path: str, spec: str | None) -> tuple[str, str]:
                 f"{store_path} holds {len(names)} runs; name one of: {', '.join(names) or 'none'}"
             )
         spec = names[0]
-    model, _, corpus = known(store_path, names, spec).partition("/")
+    return labels(known(store_path, names, spec))
+
+
+def labels(name: str) -> tuple[str, str]:
+    """Model and corpus of a run's name."""
+    model, _, corpus = name.partition("/")
     return model, corpus
 
 
@@ -86,7 +91,3 @@ def known(store_path: str, names: list[str], spec: str) -> str:
             f"no run {spec!r} in {store_path}; it has: {', '.join(names) or 'none'}"
         )
     return spec
-
-
-def count(number: int, thing: str) -> str:
-    return f"{number or 'no'} {thing}{'' if number == 1 else 's'}"

@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from actstore.cli.common import command, count
+from actstore.cli.common import command
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.corpus import Corpus
@@ -36,8 +37,10 @@ REPAIR_HELP = """\
 example:
   actstore repair openai-community/gpt2 wiki.txt acts.zarr gpt2/wiki
 
-Reads every byte of the run and computes the shards that are missing or bad again, from the model
-and the text it was made from.  What is whole is not touched.
+Reads every byte of the run and computes the shards that are missing or bad, or whose journal entry
+is lost, again, from the model and the text it was made from.  Coordinates, token ids and metadata
+are planned again from the two, and put back where they prove to be what was written.  What is whole
+is not touched.
 """
 
 
@@ -155,7 +158,7 @@ def add_repair(commands: Any) -> None:
         commands,
         "repair",
         _repair,
-        "Read every byte of a run and compute again what is missing or bad.",
+        "Read every byte of a run and make again what is missing or bad.",
         REPAIR_HELP,
     )
     _add_sources(parser)
@@ -168,9 +171,11 @@ def _repair(arguments: argparse.Namespace) -> int:
     from actstore.cli.common import run_name
     from actstore.extraction import repair
     from actstore.store import verify_run
+    from actstore.store.restoring import restore_root
 
+    root = restore_root(arguments.store)
     name = run_name(arguments.store, arguments.run)
-    bad = verify_run(arguments.store, *name)
+    bad = verify_run(arguments.store, *name, whole=True)
     if bad:
         corpus, model = _sources(arguments)
         repair(
@@ -181,7 +186,7 @@ def _repair(arguments: argparse.Namespace) -> int:
             batch_tokens=arguments.batch_tokens,
             progress=_progress(arguments),
         )
-        left = verify_run(arguments.store, *name)
+        left = verify_run(arguments.store, *name, whole=True)
     else:
         left = []
     if arguments.json:
@@ -190,11 +195,13 @@ def _repair(arguments: argparse.Namespace) -> int:
     else:
         for problem in bad:
             print(problem)
-        print(f"{'/'.join(name)}: {count(len(bad), 'problem')} found, {len(left)} left")
+        if root:
+            print(f"{arguments.store} has its own zarr.json again")
+        print(f"{'/'.join(name)}: {count(len(bad), 'problem', 'no')} found, {len(left)} left")
         if left:
             print(
-                "what is left is in coordinates or metadata, which are not computed again: restore "
-                "the run from a copy, or remove it (actstore rm) and extract it again"
+                "what is left cannot be made again: restore the run from a copy, or remove it "
+                "(actstore rm) and extract it again"
             )
     return 1 if left else 0
 

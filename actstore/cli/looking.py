@@ -7,8 +7,17 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from actstore.cli.common import add_run, command, count, known, named_run
+from actstore.cli.common import add_run, command, known, labels, named_run
 from actstore.errors import ActstoreError
+from actstore.wording import count
+
+VERIFY_HELP = """\
+exit code:
+  0  every run read is whole: all that was asked for is there, and every byte is the one written
+  1  something is damaged, or a run is not whole: its extraction has not ended, or a journal was
+     lost, which looks the same
+  2  the store or the run cannot be found or read
+"""
 
 
 def add_ls(commands: Any) -> None:
@@ -67,28 +76,39 @@ def add_verify(commands: Any) -> None:
         commands,
         "verify",
         _verify,
-        "Read every byte of a store and list all problems; exit code 1 if there are any.",
+        "Read every byte of a store and list all problems.",
+        VERIFY_HELP,
     )
     add_run(parser)
     parser.add_argument("--json", action="store_true", help="one JSON list of the problems")
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from actstore.store import open
+    from actstore.store import open, verify_run
 
     store = open(arguments.store)
     names = [f"{model}/{corpus}" for model, corpus in store]
     if arguments.run is not None:
         names = [known(arguments.store, names, arguments.run)]
-    problems = [problem for problem in store.verify() if problem.run in names]
+    found = [p for name in names for p in verify_run(arguments.store, *labels(name), whole=True)]
+    problems = [problem for problem in found if not problem.pending]
+    lacking = [problem for problem in found if problem.pending]
     if arguments.json:
-        print(json.dumps([asdict(problem) for problem in problems], indent=2))
-    else:
-        for problem in problems:
-            print(problem)
-        for name in names:
-            state = store[name].state
-            if not state.startswith("complete"):
-                print(f"{name} is not whole: {state}; the 'actstore extract' that made it goes on")
-        print(f"{count(len(names), 'run')} read, {count(len(problems), 'problem')}")
-    return 1 if problems else 0
+        print(json.dumps([asdict(problem) for problem in found], indent=2))
+        return 1 if found else 0
+    for problem in found:
+        print(problem)
+    damaged = dict.fromkeys(problem.run for problem in problems)
+    for name in damaged:
+        print(f"{name} is damaged: 'actstore repair' makes again what is bad or missing")
+    for name in dict.fromkeys(problem.run for problem in lacking):
+        if name not in damaged:
+            print(
+                f"{name} is not whole: the 'actstore extract' that made it goes on where it "
+                "stopped; if it had ended, a journal was lost, and 'actstore repair' does the same"
+            )
+    print(
+        f"{count(len(names), 'run', 'no')} read, {count(len(problems), 'problem', 'no')}"
+        + (f", {count(len(lacking), 'shard')} not committed" if lacking else "")
+    )
+    return 1 if found else 0

@@ -7,8 +7,9 @@ import json
 import sys
 from typing import Any
 
-from actstore.cli.common import command, count, run_name
+from actstore.cli.common import command, run_name
 from actstore.errors import SelectionError
+from actstore.wording import count
 
 RM_HELP = """\
 On a terminal it asks first; elsewhere it removes nothing without --yes.
@@ -49,9 +50,8 @@ def _rm_cache(arguments: argparse.Namespace, run: Any) -> int:
     from actstore.store.table import human_bytes
 
     held = run.cache
-    told = (
-        f"{count(len(held), 'thing')} ({human_bytes(sum(held.values()))}) computed from {run.name}"
-    )
+    size = human_bytes(sum(held.values()))
+    told = f"{count(len(held), 'thing', 'no')} ({size}) computed from {run.name}"
     if held and not arguments.yes and not _confirmed(f"remove {told}?"):
         print(f"{told} left")
         return 1

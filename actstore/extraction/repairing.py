@@ -1,17 +1,35 @@
-"""`repair`: read every byte of a run, and compute again what is bad."""
+"""`repair`: read every byte of a run, and make again what is bad."""
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from actstore.corpus import Sampling
-from actstore.errors import SamplingError, StoreError
+from actstore.errors import (
+    ActstoreError,
+    CorpusError,
+    CorruptionError,
+    ModelError,
+    SamplingError,
+    StoreError,
+)
 from actstore.extraction.computing import fill
-from actstore.extraction.job import check_versions, make_job
-from actstore.extraction.planning import begin
+from actstore.extraction.job import Job, check_versions, make_job
+from actstore.extraction.planning import begin, write_plan
 from actstore.store import Run, open
+from actstore.store.restoring import (
+    LAST_RESORT,
+    damaged_columns,
+    extend_plan,
+    restore_columns,
+    restore_record,
+    restore_root,
+    told_by,
+)
 
 
 def repair(
@@ -25,10 +43,12 @@ def repair(
     batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> Run:
-    """Read every byte of a run and compute again the shards that are missing or bad.
+    """Read every byte of a run and make again what is missing or bad.
 
-    :func:`actstore.extract` with the same arguments mends what opening notices (missing and
-    short files); this reads everything. Nothing that is whole is touched.
+    Shards are computed; coordinates, token ids and metadata are planned again from model and text
+    and put back where they prove to be what was written. :func:`actstore.extract` with the same
+    arguments mends what opening notices (missing and short files); this reads everything.
+    Nothing that is whole is touched.
 
     Parameters
     ----------
@@ -55,8 +75,10 @@ def repair(
     KeyMismatchError
         Model or corpus are not those the run was made from, or libraries have another version.
     CorruptionError
-        The run's own metadata or its coordinates are damaged, which cannot be computed.
+        The run's metadata says nothing any more; or metadata or a coordinate, made again, is not
+        what was written. The message says which.
     """
+    restore_root(store)
     there = open(store)
     if run is None:
         names = list(there)
@@ -64,36 +86,81 @@ def repair(
             known = ", ".join("/".join(name) for name in names) or "none"
             raise StoreError(f"{there.location} holds {len(names)} runs; name one of: {known}")
         run = names[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        damaged = there[run]
-    told = damaged.info()
-    asked = dict(told["key"]["sampling"])
-    if positions is not None:
-        asked["positions"] = positions
-    elif isinstance(asked["positions"], dict):
-        raise SamplingError(
-            f"{damaged.name} was sampled by the function {asked['positions']['function']}; pass it "
-            "as positions="
-        )
-    first = next(iter(told["sites"]))
-    job = make_job(
-        model,
-        corpus,
-        sites=first,
-        layers=None,
-        positions=Sampling(**asked),
-        dtype=told["dtype"],
-        model_name=run[0],
-        corpus_name=run[1],
-        tokenizer=tokenizer,
-        sampling={},
-    )
+    told, sound = told_by(store, *run)
+    job = _job(model, corpus, tokenizer, positions, run, told, sound)
+    if not sound or damaged_columns(store, *run):
+        _plan_again(job, store, told, sound, progress)
+    damaged = _opened(store, run)
     check_versions(damaged, job.info)
     check: Literal["exists", "full"] = "full"
     for wanted in damaged.stored.record.requests:
-        job = replace(job, label=run, wanted=wanted)
-        with begin(job, store, check=check, progress=progress) as writer:
+        with begin(replace(job, wanted=wanted), store, check=check, progress=progress) as writer:
             fill(writer, job.model, batch_tokens, progress)
         check = "exists"
     return open(store)[run]
+
+
+def _opened(store: Any, run: tuple[str, str]) -> Run:
+    """The run, without a warning that it is damaged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return open(store)[run]
+
+
+def _job(
+    model: Any,
+    corpus: Any,
+    tokenizer: Any,
+    positions: Any,
+    run: tuple[str, str],
+    told: dict[str, Any],
+    sound: bool,
+) -> Job:
+    """The job that made a run, by what its record tells."""
+    name = "/".join(run)
+    try:
+        asked = dict(told["key"]["sampling"])
+        if positions is not None:
+            asked["positions"] = positions
+        elif isinstance(asked["positions"], dict):
+            raise SamplingError(
+                f"{name} was sampled by the function {asked['positions']['function']}; pass it as "
+                "positions="
+            )
+        job = make_job(
+            model,
+            corpus,
+            sites=next(iter(told["sites"])),
+            layers=None,
+            positions=Sampling(**asked),
+            dtype=told["dtype"],
+            model_name=run[0],
+            corpus_name=run[1],
+            tokenizer=tokenizer,
+            sampling={},
+        )
+    except (KeyError, TypeError, ValueError, ActstoreError) as error:
+        if sound or isinstance(error, ModelError | CorpusError):
+            raise
+        raise CorruptionError(
+            f"{name}: the run's metadata (zarr.json) is damaged, and what it says of the run "
+            f"cannot be right ({error}): {LAST_RESORT}"
+        ) from error
+    return replace(job, label=run)
+
+
+def _plan_again(
+    job: Job, store: Any, told: dict[str, Any], sound: bool, progress: bool | None
+) -> None:
+    """Put back what follows from model and text alone: coordinates, token ids, the record."""
+    requests = told["requests"]
+    if sound:
+        _opened(store, job.label).check_key(job.key, job.dtype)
+    first = replace(job, wanted=requests[0], codec=told.get("codec"))
+    with tempfile.TemporaryDirectory(prefix="actstore-plan-") as folder:
+        plan = Path(folder) / "s.zarr"
+        write_plan(first, plan, shard_rows=told["shard_rows"], progress=progress, dry=True).close()
+        extend_plan(plan, *job.label, job.model.sites, requests)
+        if not sound:
+            restore_record(store, *job.label, plan)
+        restore_columns(store, *job.label, plan)

@@ -52,10 +52,15 @@ def open(store: str | os.PathLike[str] | ZarrStore) -> Store:
     return Store(backend)
 
 
-def verify_run(store: str | os.PathLike[str] | ZarrStore, model: str, corpus: str) -> list[Problem]:
-    """Every problem of one run, damaged beyond opening or not; every byte is checked."""
+def verify_run(
+    store: str | os.PathLike[str] | ZarrStore, model: str, corpus: str, *, whole: bool = False
+) -> list[Problem]:
+    """Every problem of one run, damaged beyond opening or not; every byte is checked.
+
+    With `whole`, shards that were asked for and are not committed are problems too.
+    """
     name = run_key(check_label("model", model), check_label("corpus", corpus))
-    return verify(backend_for(store), name)
+    return verify(backend_for(store), name, whole=whole)
 
 
 class Store(Mapping[tuple[str, str], Run]):
@@ -117,11 +122,14 @@ class Store(Mapping[tuple[str, str], Run]):
                 rows.append(unknown | {"state": "damaged: metadata"})
         return rows
 
-    def verify(self) -> list[Problem]:
-        """Every problem of every run, all at once; every byte on disk is checked."""
+    def verify(self, *, whole: bool = False) -> list[Problem]:
+        """Every problem of every run, all at once; every byte on disk is checked.
+
+        With `whole`, shards that were asked for and are not committed are problems too.
+        """
         found = []
         for key in self:
-            problems = verify(self._backend, run_key(*key))
+            problems = verify(self._backend, run_key(*key), whole=whole)
             if not (problems and self._is_gone(run_key(*key))):
                 found += problems
         return found

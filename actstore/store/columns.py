@@ -130,8 +130,8 @@ def read_column(backend: Backend, key: str, content: Content) -> np.ndarray:
     problem = column_problem(backend, key, content)
     if problem is not None:
         raise CorruptionError(
-            f"coordinate {key}: {problem}; restore it from a copy, or remove the run and extract "
-            "it again"
+            f"coordinate {key}: {problem}; actstore.repair (on the command line: actstore repair) "
+            "makes it again from the model and the text"
         )
     values = np.asarray(zarr.open_array(backend.zarr, path=key, mode="r")[:])
     return values.astype(object) if values.dtype.kind == "T" else values

@@ -172,7 +172,12 @@ class Record:
         StoreVersionError
             Another version of the format, or a codec that this one does not know.
         """
-        attributes = parse_group(data, name)
+        try:
+            attributes = parse_group(data, name)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{error}: restore it from a copy, or remove the run and extract it again"
+            ) from None
         fields = attributes.get("actstore")
         if fields is None:
             return None
@@ -180,8 +185,8 @@ class Record:
         told = fields.pop("digest", None)
         if told != digest(attributes):
             raise CorruptionError(
-                f"{name}: the run's metadata (zarr.json) is not what was written; restore it from "
-                "a copy, or remove the run and extract it again"
+                f"{name}: the run's metadata (zarr.json) is not what was written; actstore repair "
+                "may put it back, else restore it from a copy, or remove the run and extract again"
             )
         fields = {k: v for k, v in fields.items() if k not in ("format", "kind", "n_shards")}
         if fields.get("codec", DEFAULT) not in CODECS:

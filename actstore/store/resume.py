@@ -71,7 +71,7 @@ def resume_run(
     LockedError
         Another process is writing it, or one of the share's shards.
     CorruptionError
-        Its record or coordinates are damaged, which only a copy can restore.
+        Its record or coordinates are damaged: `actstore.repair` may make them again.
     """
     backend = backend_for(store)
     name = run_key(check_label("model", model), check_label("corpus", corpus))
@@ -207,8 +207,8 @@ def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -
     lasting = [p for p in problems if p.site is None]
     if lasting:
         raise CorruptionError(
-            f"{lasting[0]}; this cannot be recomputed: restore it from a copy, or remove the run "
-            "and extract it again"
+            f"{lasting[0]}; actstore.repair (on the command line: actstore repair) makes it again "
+            "from the model and the text"
         )
     shards = sorted({p.shard for p in problems if p.shard is not None})
     for shard in shards:

@@ -22,6 +22,7 @@ from actstore.store.stored import StoredRun
 from actstore.store.table import html_table, run_info, run_row, run_text
 from actstore.store.verify import Problem, verify
 from actstore.store.view import View
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.store.to_torch import Minibatches
@@ -53,7 +54,7 @@ class Run(View):
             raise StoreError(f"{location(backend)} has no run {name}")
         if stored.problems and warn:
             warnings.warn(
-                f"{name} is damaged ({len(stored.problems)} problems, first: "
+                f"{name} is damaged ({count(len(stored.problems), 'problem')}, first: "
                 f"{stored.problems[0]}); run.verify() lists all",
                 UserWarning,
                 stacklevel=3,
@@ -85,9 +86,23 @@ class Run(View):
         """KeyMismatchError, saying which entries differ, unless the run's key is `key`."""
         check_key(self.stored.record, key, dtype)
 
-    def verify(self) -> list[Problem]:
-        """Every problem of the whole run, all at once; every byte on disk is checked."""
-        return verify(self.stored.backend, self.name)
+    def verify(self, *, whole: bool = False) -> list[Problem]:
+        """Every problem of the whole run, all at once; every byte on disk is checked.
+
+        Parameters
+        ----------
+        whole : bool
+            Count as problems the shards, too, that were asked for and are not committed. By
+            default they are none, since an extraction that has not ended is no damage (`state`
+            tells of it); but a journal that was lost looks the same. ``actstore verify`` on the
+            command line counts them.
+
+        Returns
+        -------
+        list of Problem
+            Empty where every byte is the one that was written, and, with `whole`, all is there.
+        """
+        return verify(self.stored.backend, self.name, whole=whole)
 
     def __getitem__(self, site: str) -> xr.DataArray:
         """Lazy (layer or block, sample, feature) array of a site's rows in view."""

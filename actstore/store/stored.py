@@ -15,6 +15,7 @@ from actstore.store.journal import Journal
 from actstore.store.record import CHANGED, Record, has_changed, load_record
 from actstore.store.sequences import Sequences
 from actstore.store.verify import Problem, presence_problems
+from actstore.wording import count
 
 
 class StoredRun:
@@ -111,8 +112,7 @@ class StoredRun:
     def state(self) -> str:
         """``complete``, ``k of n shards``, or how much is damaged."""
         if self.problems:
-            n = len(self.problems)
-            return f"damaged: {n} problem{'s' if n > 1 else ''}"
+            return f"damaged: {count(len(self.problems), 'problem')}"
         wanted, total = self.record.wanted(), self.record.n_shards
         done = int(self.covered(wanted).sum())
         if done == total:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from actstore.store.columns import column_problem
 from actstore.store.journal import Journal
 from actstore.store.layout import JOURNAL, SEQUENCES, chunk_name
 from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record
+from actstore.wording import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Problem:
     site, layer, shard, samples
         Which rows cannot be trusted: `samples` is (first, last); None where the problem is
         not in a chunk.
+    pending : bool
+        Nothing is damaged: the rows were asked for and are not committed.
     """
 
     run: str
@@ -39,6 +42,7 @@ class Problem:
     layer: int | None = None
     shard: int | None = None
     samples: tuple[int, int] | None = None
+    pending: bool = False
 
     def __str__(self) -> str:
         where = [self.run]
@@ -128,20 +132,26 @@ def chunk_problems(
                 yield _in_shard(record, *at, what)
 
 
-def verify(backend: Backend, name: str) -> list[Problem]:
+def verify(backend: Backend, name: str, *, whole: bool = False) -> list[Problem]:
     """Every problem of a run, from the bytes on disk.
 
     Reads all of it: each chunk's checksum, the journal, every coordinate's hash and all
     metadata. An empty list means that every byte is the one that was written.
+
+    Parameters
+    ----------
+    whole : bool
+        Count as problems the shards, too, that were asked for and are not committed. An
+        extraction that has not ended is no damage; but a journal that was lost looks the same.
     """
     while True:
         data = backend.get(f"{name}/zarr.json")
-        found = _problems(backend, name, data)
+        found = _problems(backend, name, data, whole)
         if not found or backend.get(f"{name}/zarr.json") == data:
             return found
 
 
-def _problems(backend: Backend, name: str, data: bytes | None) -> list[Problem]:
+def _problems(backend: Backend, name: str, data: bytes | None, whole: bool) -> list[Problem]:
     """Every problem of the run whose record is in `data`."""
     if data is None:
         return [Problem(name, "the run's metadata (zarr.json) is missing")]
@@ -159,6 +169,19 @@ def _problems(backend: Backend, name: str, data: bytes | None) -> list[Problem]:
         what = column_problem(backend, f"{name}/{key}", content)
         if what is not None:
             found.append(Problem(name, f"coordinate {key}: {what}"))
+    return found + (_uncommitted(record, journal) if whole else [])
+
+
+def _uncommitted(record: Record, journal: Journal) -> list[Problem]:
+    """Shards that were asked for and are not committed, one problem for a site and shard."""
+    found = []
+    for site, layers in record.wanted().items():
+        lacking = ~journal.committed(site)[layers]
+        for shard in np.flatnonzero(lacking.any(axis=0)).tolist():
+            if (site, shard) not in journal.damaged:
+                n = int(lacking[:, shard].sum())
+                what = f"not committed ({count(n, record.sites[site].dim)})"
+                found.append(replace(_in_shard(record, site, None, shard, what), pending=True))
     return found
 
 

@@ -162,9 +162,9 @@ def test_extracting_again_recomputes_only_what_is_bad(store, written):
 
 
 @pytest.mark.fault
-def test_damaged_coordinates_cannot_be_recomputed(store):
+def test_damaged_coordinates_are_refused_by_whoever_has_no_text(store):
     (store / "gpt2/wiki/position/c.0").unlink()
-    with pytest.raises(CorruptionError, match=r"position: c\.0 missing; this cannot be recomputed"):
+    with pytest.raises(CorruptionError, match=r"position: c\.0 missing; actstore\.repair"):
         resumed(store)
     flip(store / "gpt2/wiki/zarr.json", 300)
     with pytest.raises(CorruptionError, match="gpt2/wiki"):
