@@ -19,7 +19,8 @@ from actstore.errors import AnalysisError
 from analysis import results, stats
 from analysis.comparing import add, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
-from analysis.generating import generate, measure
+from analysis.generating import generate
+from analysis.generation_cost import measure
 
 if TYPE_CHECKING:
     from actstore.fitting import MapSet

@@ -18,6 +18,7 @@ tokens attend to in the blocks that an early one skipped. Two answers are given:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import xarray as xr
+from tqdm import tqdm
 
 from actstore.corpus import token_strings
 from actstore.errors import AnalysisError
-from analysis import results, stats
-from analysis.comparing import add, confidence_gap
+from actstore.grams.threads import one_blas_thread
+from analysis import results
+from analysis.comparing import confidence_gap
 from analysis.walking import Walk
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ def generate(
     max_new_tokens: int = 32,
     stop_ids: Sequence[int] = (),
     mean_length: float | None = None,
+    progress: bool | None = None,
 ) -> xr.Dataset:
     """Continue a prompt greedily, each token from the first layer that is sure enough of it.
 
@@ -77,6 +81,8 @@ def generate(
         Stop behind any of these tokens.
     mean_length : float, optional
         N of the threshold; default: the mean length of the prefixes that are continued.
+    progress : bool, optional
+        Show a progress bar; default: on a terminal.
 
     Returns
     -------
@@ -103,7 +109,16 @@ def generate(
     length = mean_length or len(ids) + (max_new_tokens - 1) / 2
     steps: list[tuple[Any, ...]] = []
     prompt_length = len(ids)
-    with model.exclusive():
+    bar = tqdm(
+        total=max_new_tokens,
+        desc="generate",
+        unit="token",
+        disable=None if progress is None else not progress,
+        file=sys.stderr,
+    )
+    # Threads of numpy's BLAS, which multiplies by the vocabulary, wait for their next product on
+    # the cores that torch's own need: with several, each small step of torch takes twice as long.
+    with bar, one_blas_thread(), model.exclusive():
         walk = Walk(model, ids, propagate=bridge if cache == "mapped" else None)
         while len(steps) < max_new_tokens and not (steps and steps[-1][0] in stop_ids):
             started = time.perf_counter()
@@ -111,6 +126,7 @@ def generate(
             step = _step(walk, model, chosen, bridge, limit)
             walk.ids.append(step[0])
             steps.append((*step, time.perf_counter() - started))
+            bar.update()
     columns = list(zip(*steps, strict=True))
     names = ("token_id", "layer", "confidence", "blocks", "calls", "reads", "seconds")
     dataset = xr.Dataset(
@@ -135,75 +151,6 @@ def generate(
         mean_length=length,
     )
     return results.label(dataset, "generated", model.name, record)
-
-
-def measure(
-    model: LanguageModel,
-    prompts: Sequence[str | Sequence[int]],
-    maps: MapSet | None,
-    *,
-    max_new_tokens: int = 32,
-    level: float = 0.95,
-    **options: Any,
-) -> xr.Dataset:
-    """Early-exit generation against the full model: blocks, wall time, and agreement.
-
-    For every prompt, in turn: early exits; the same loop with all blocks; and transformers' own
-    greedy ``generate`` with its cache, all of equally many tokens.
-
-    Parameters
-    ----------
-    model, maps, max_new_tokens
-        As for `generate`.
-    prompts : sequence of str or token ids
-    **options
-        The other options of `generate`.
-
-    Returns
-    -------
-    xarray.Dataset
-        Means over prompts with Student's t intervals: ``seconds`` (way) per new token;
-        ``layer``, ``blocks``, ``calls`` and ``reads`` per new token with early exits; and
-        ``agreement``, the share of tokens that are the full model's own choice after the same
-        prefix. Wall times are those of this machine, at this time.
-    """
-    if not prompts or "stop_ids" in options:
-        raise AnalysisError("give prompts, and no stop_ids: all ways must make as many tokens")
-    rows = []
-    for prompt in prompts:
-        early = generate(model, prompt, maps, max_new_tokens=max_new_tokens, **options)
-        full = generate(model, prompt, None, exits=(), shortcut="id", max_new_tokens=max_new_tokens)
-        ids = [*early.attrs["prompt_ids"], *early.token_id.values.tolist()]
-        rows.append(
-            {
-                "seconds": [
-                    float(early.seconds.mean()),
-                    float(full.seconds.mean()),
-                    _transformers_seconds(model, early.attrs["prompt_ids"], max_new_tokens),
-                ],
-                **{name: float(early[name].mean()) for name in ("layer", "blocks", "calls")},
-                "reads": float(early.reads.mean()),
-                "agreement": _agreement(model, ids, len(early.attrs["prompt_ids"])),
-            }
-        )
-    dataset = xr.Dataset(coords={"way": ["early exit", "same loop, all blocks", "transformers"]})
-    for name in rows[0]:
-        values = np.array([row[name] for row in rows]).T
-        units = {"seconds": "s", "agreement": "1", "layer": "1", "reads": "1"}.get(name, "blocks")
-        dims = ("way",) if name == "seconds" else ()
-        add(dataset, name, dims, stats.mean(values, level=level), units)
-    dataset.attrs.update(
-        prompts=len(prompts), max_new_tokens=max_new_tokens, level=level, n_blocks=model.n_blocks
-    )
-    record = results.provenance(
-        "analysis.early_exit.measure",
-        model=model,
-        maps=maps,
-        max_new_tokens=max_new_tokens,
-        prompts=len(prompts),
-        **options,
-    )
-    return results.label(dataset, "generation", model.name, record)
 
 
 def _step(
@@ -277,22 +224,3 @@ def _ids(model: LanguageModel, prompt: str | Sequence[int]) -> list[int]:
     if not ids:
         raise AnalysisError("the prompt has no tokens; give at least one")
     return ids
-
-
-def _agreement(model: LanguageModel, ids: Sequence[int], start: int) -> float:
-    """Share of the tokens from `start` on that are the full model's choice after those before."""
-    sequence = np.array(ids[:-1], np.int32)
-    positions = np.arange(start - 1, len(sequence))
-    last = model.n_blocks
-    states = model.capture([sequence], [positions], {"resid": [last]})["resid"][0]
-    return float((model.decode(states).argmax(axis=1) == np.array(ids[start:])).mean())
-
-
-def _transformers_seconds(model: LanguageModel, ids: Sequence[int], new: int) -> float:
-    """Seconds per token of transformers' greedy generation."""
-    batch = torch.as_tensor([list(ids)], device=model.device)
-    options: dict[str, Any] = {"do_sample": False, "min_new_tokens": new, "max_new_tokens": new}
-    with model.exclusive():
-        started = time.perf_counter()
-        model.model.generate(batch, attention_mask=torch.ones_like(batch), **options)
-        return (time.perf_counter() - started) / new
