@@ -202,3 +202,26 @@ def test_a_coordinate_of_other_bytes_is_not_put_back(
     with pytest.raises(CorruptionError, match="coordinate token is damaged, and model and text"):
         actstore.repair(str(sources[0]), str(sources[1]), store)
     assert tree(store) == before
+
+
+def test_extracting_again_says_what_it_mended_and_ls_that_there_is_damage(
+    store: Path, sources: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tree(store)
+    again = ("extract", *sources, store, "--layers", "0,3", "--seed", 3, "--max-length", 20)
+    assert run(*again, "--quiet") == 0
+    assert "mended" not in capsys.readouterr().err
+    flip(store / NAME / "resid/zarr.json", 0)
+    (store / NAME / "journal/resid/c.0.1.0").unlink()
+    assert run("ls", store) == 0
+    assert "damaged: 1 problem" in capsys.readouterr().out
+    assert run(*again, "--quiet") == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "made good" in line]
+    assert told == [
+        f"actstore: warning: {NAME} was not as it was left, and is made good: "
+        f"{NAME}/resid/zarr.json is written again; "
+        "shard 1 is not in the journal, though chunks of it are there"
+    ]
+    assert tree(store) == whole
+    assert run("ls", store) == 0
+    assert "complete" in capsys.readouterr().out

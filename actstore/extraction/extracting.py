@@ -7,6 +7,7 @@ committed and, after an interruption, recomputed on its own, by whichever writer
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from actstore.extraction.computing import fill
 from actstore.extraction.growing import continues, finish_growing, grow
 from actstore.extraction.job import make_job
 from actstore.extraction.planning import begin, open_run
-from actstore.store import Run, Share, check_same_codec
+from actstore.store import Run, RunWriter, Share, check_same_codec
 
 if TYPE_CHECKING:
     from actstore.corpus import Sampling
@@ -170,12 +171,20 @@ def extract(
     if existing is not None and job.is_done(existing):
         return existing
     writer = begin(job, store, shard_rows=shard_rows, share=share, progress=progress)
+    if writer.mended:
+        warnings.warn(_mended(writer), UserWarning, stacklevel=2)
     with writer:
         if client is None:
             fill(writer, job.model, batch_tokens, progress)
             return writer.run
     fill_on_cluster(client, source, job, store, writer, batch_tokens, progress)
     return writer.run
+
+
+def _mended(writer: RunWriter) -> str:
+    more = len(writer.mended) - 3
+    shown = "; ".join(writer.mended[:3]) + (f"; and {more} more" if more > 0 else "")
+    return f"{writer.name} was not as it was left, and is made good: {shown}"
 
 
 def share_of(rank: int | None, world_size: int | None) -> Share | None:

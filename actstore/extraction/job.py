@@ -107,7 +107,7 @@ def check_versions(run: Run, info: dict[str, Any]) -> None:
     ]
     if changed:
         raise KeyMismatchError(
-            f"{run.name} is unfinished and was begun with other versions ({', '.join(changed)}); "
+            f"{run.name} is not whole and was begun with other versions ({', '.join(changed)}); "
             "finish it with those, or use another name (model_name=, corpus_name=)"
         )
 

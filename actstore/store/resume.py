@@ -124,13 +124,15 @@ class _Preparation:
         self._sites = sites
         self._dtype = dtype
         self._full = full
+        self._mended: list[str] = []
 
     def writer(self, record: Record, lock: FolderLock) -> RunWriter:
         """The writer of the whole run."""
         check_key(record, self._key, self._dtype)
         self._restore_metadata(record, whole=True)
-        _clear_bad(StoredRun(self._backend, record), None, full=self._full)
-        return RunWriter(self._backend, self._extended(record, lock), self._request, lock)
+        self._mended += _clear_bad(StoredRun(self._backend, record), None, full=self._full)
+        record = self._extended(record, lock)
+        return RunWriter(self._backend, record, self._request, lock, mended=self._mended)
 
     def shared(self, name: str, lock: FolderLock, share: Share) -> RunWriter | None:
         """The writer of a share; what others are writing is left alone."""
@@ -143,9 +145,12 @@ class _Preparation:
         locks = lock_shards(self._backend, name, shards)
         try:
             clear_partial(self._backend, name, _files(record, shards))
-            _clear_bad(StoredRun(self._backend, record), set(shards), full=self._full)
-            record = self._extended(record, lock)
-            return RunWriter(self._backend, record, self._request, lock, locks, shards=shards)
+            stored = StoredRun(self._backend, record)
+            self._mended += _clear_bad(stored, set(shards), full=self._full)
+            record, mended = self._extended(record, lock), self._mended
+            return RunWriter(
+                self._backend, record, self._request, lock, locks, shards=shards, mended=mended
+            )
         except BaseException:
             locks.close()
             raise
@@ -167,7 +172,8 @@ class _Preparation:
         groups = group_files(record)
         above = {k: groups.pop(k) for k in ("zarr.json", f"{record.model}/zarr.json")}
         with store_lock(backend):
-            put_all(backend, {k: d for k, d in above.items() if backend.get(k) != d})
+            above = {k: d for k, d in above.items() if backend.get(k) != d}
+            put_all(backend, above)
         files = {k: d for k, d in groups.items() if backend.get(k) != d}
         if not whole:
             # Other writers hold locks on this very file.
@@ -178,6 +184,7 @@ class _Preparation:
                 if backend.get(path) != data and _sha256(data) == record.metadata[key]:
                     files[path] = data
         put_all(backend, files)
+        self._mended += [f"{key} is written again" for key in {**above, **files}]
 
 
 def _files(record: Record, shards: list[int]) -> set[str]:
@@ -197,14 +204,23 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -> None:
-    """Take bad chunks, of some shards or of all, out of the journal: they are pending again."""
+def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -> list[str]:
+    """Take bad chunks, of some shards or of all, out of the journal: they are pending again.
+
+    Returns what was found, in words; shards that the journal does not know are among it.
+    """
+    told = [
+        f"shard {shard} is not in the journal, though chunks of it are there"
+        for shard in stored.unentered()
+        if (only is None or shard in only)
+        and not any(problem.shard == shard for problem in stored.problems)
+    ]
     problems: list[Problem] = list(stored.problems)
     if full:
         known = {(p.site, p.layer, p.shard) for p in problems}
         found = chunk_problems(stored.backend, stored.record, stored.journal, only)
         problems += [p for p in found if (p.site, p.layer, p.shard) not in known]
-    lasting = [p for p in problems if p.site is None]
+    lasting = [p for p in problems if p.site is None and p not in stored.metadata]
     if lasting:
         raise CorruptionError(
             f"{lasting[0]}; actstore.repair (on the command line: actstore repair) makes it again "
@@ -217,9 +233,11 @@ def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -
         entries = {}
         for problem in problems:
             if problem.shard == shard and problem.site is not None:
+                told.append(str(problem).removeprefix(f"{problem.run}, "))
                 site = problem.site
                 if site not in entries:
                     entries[site] = stored.journal.entries[site][:, shard].copy()
                 if problem.layer is not None:
                     entries[site][problem.layer] = 0
         stored.journal.commit(shard, entries)
+    return told

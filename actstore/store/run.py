@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from actstore.errors import SiteError, StoreError
+from actstore.errors import CorruptionError, SiteError, StoreError
 from actstore.store.backend import Backend, location
 from actstore.store.caching import cache_sizes, remove_entries
 from actstore.store.layout import CACHE, check_label
 from actstore.store.lazy import read_block, site_array
-from actstore.store.record import check_key
+from actstore.store.record import check_key, has_changed
 from actstore.store.rows import RowBlock, Rows
 from actstore.store.select import spans
 from actstore.store.stored import StoredRun
@@ -105,7 +105,10 @@ class Run(View):
         return verify(self.stored.backend, self.name, whole=whole)
 
     def __getitem__(self, site: str) -> xr.DataArray:
-        """Lazy (layer or block, sample, feature) array of a site's rows in view."""
+        """Lazy (layer or block, sample, feature) array of a site's rows in view.
+
+        A damaged coordinate is left out of it, with a warning.
+        """
         self._layers(site)
         array = site_array(self, site, self._sample_coords())
         spec = self.stored.record.sites[site]
@@ -123,7 +126,10 @@ class Run(View):
         return list(self.sites)
 
     def to_dataset(self) -> xr.Dataset:
-        """All sites in view, lazy, side by side; widths that differ have dims of their own."""
+        """All sites in view, lazy, side by side; widths that differ have dims of their own.
+
+        A damaged coordinate is left out of it, with a warning.
+        """
         coords = self._sample_coords()
         arrays = {site: site_array(self, site, coords) for site in self.sites}
         # Layers of two sites may differ; an outer join would invent rows of NaN.
@@ -136,8 +142,9 @@ class Run(View):
 
     @property
     def samples(self) -> xr.Dataset:
-        """The sample coordinates in view, in memory."""
-        return xr.Dataset(coords=self._sample_coords())
+        """The sample coordinates in view, in memory; CorruptionError if one is damaged."""
+        columns = self.stored.record.columns
+        return xr.Dataset(coords={name: ("sample", self.coordinate(name)) for name in columns})
 
     def read(
         self, site: str, layer: int, block: RowBlock, out: np.ndarray | None = None
@@ -331,4 +338,13 @@ class Run(View):
         return run_row(self)
 
     def _sample_coords(self) -> dict[str, tuple[str, np.ndarray]]:
-        return {name: ("sample", self.coordinate(name)) for name in self.stored.record.columns}
+        """All that can be read: a damaged one is left out, so that it does not bar the rows."""
+        coords = {}
+        for name in self.stored.record.columns:
+            try:
+                coords[name] = ("sample", self.coordinate(name))
+            except CorruptionError as error:
+                if has_changed(self.stored.backend, self.stored.record):
+                    raise
+                warnings.warn(f"{error}; left out until then", UserWarning, stacklevel=3)
+        return coords

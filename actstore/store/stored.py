@@ -12,9 +12,10 @@ from actstore.store.backend import Backend
 from actstore.store.chunks import ChunkReader
 from actstore.store.columns import read_column
 from actstore.store.journal import Journal
+from actstore.store.layout import chunk_name
 from actstore.store.record import CHANGED, Record, has_changed, load_record
 from actstore.store.sequences import Sequences
-from actstore.store.verify import Problem, presence_problems
+from actstore.store.verify import Problem, metadata_problems, presence_problems
 from actstore.wording import count
 
 
@@ -23,8 +24,10 @@ class StoredRun:
 
     Attributes
     ----------
+    metadata : list of Problem
+        Groups' and arrays' metadata that is not what was written; reading does without it.
     problems : list of Problem
-        What the quick check found: missing or short files.
+        What the quick check found: that, and missing or short files.
     nbytes : int
         Size of the chunks on disk.
     """
@@ -34,7 +37,12 @@ class StoredRun:
         self.record = record
         self.journal = Journal(backend, record)
         sizes = {site: backend.sizes(f"{record.name}/{site}") for site in record.sites}
-        self.problems: list[Problem] = presence_problems(backend, record, self.journal, sizes)
+        self.metadata: list[Problem] = metadata_problems(backend, record)
+        self.problems: list[Problem] = [
+            *presence_problems(backend, record, self.journal, sizes),
+            *self.metadata,
+        ]
+        self._files = {site: set(names) for site, names in sizes.items()}
         self.nbytes = sum(
             size for files in sizes.values() for name, size in files.items() if name != "zarr.json"
         )
@@ -66,6 +74,18 @@ class StoredRun:
     @cached_property
     def sequences(self) -> Sequences:
         return Sequences(self.backend, self.record)
+
+    def unentered(self) -> list[int]:
+        """Shards with chunks on the disk of which the journal says nothing."""
+        return [
+            shard
+            for shard in range(self.record.n_shards)
+            if any(
+                chunk_name(layer, shard) in self._files[site]
+                for site in self.record.sites
+                for layer in np.flatnonzero(~self.journal.committed(site)[:, shard]).tolist()
+            )
+        ]
 
     def column(self, name: str) -> np.ndarray:
         """(n_samples,) values of a sample coordinate, proved and kept in memory."""

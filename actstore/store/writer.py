@@ -37,6 +37,8 @@ class RunWriter:
     n_samples, n_shards : int
     request : dict of str to list of int
         Site to layers or blocks that each `write` brings.
+    mended : list of str
+        What was not as it was written when the run was gone on with: written again, or pending.
 
     Parameters
     ----------
@@ -53,6 +55,7 @@ class RunWriter:
         request: Mapping[str, Sequence[int]],
         *locks: FolderLock | ShardLocks,
         shards: Sequence[int] | None = None,
+        mended: Sequence[str] = (),
     ) -> None:
         self._backend = backend
         self._record = record
@@ -62,6 +65,7 @@ class RunWriter:
         self._journal = Journal(backend, record)
         self._sequences = Sequences(backend, record)
         self.request = {site: list(layers) for site, layers in request.items()}
+        self.mended = list(mended)
 
     @property
     def n_samples(self) -> int:

@@ -25,7 +25,10 @@ from actstore.store import Problem
 from actstore.store.backend import backend_for
 from actstore.store.verify import verify
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* is damaged:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* is damaged:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.* left out until then:UserWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +279,61 @@ def test_wrong_shapes_are_refused(tmp_path):
 def test_errors_are_builtins_too():
     assert issubclass(CorruptionError, OSError)
     assert issubclass(CorruptionError, ActstoreError)
+
+
+@pytest.mark.fault
+def test_a_damaged_coordinate_does_not_bar_the_rows(store):
+    """Only who uses it gets the error; who reads rows is told, and gets them without it."""
+    flip(store / "gpt2/wiki/token/c.0", 30)
+    run = actstore.open(store)["gpt2", "wiki"]
+    assert run.state == "complete"
+    with pytest.warns(UserWarning, match="coordinate gpt2/wiki/token: .*; left out until then"):
+        rows = run.resid
+    np.testing.assert_array_equal(rows.sel(layer=1), values("resid", 1, 50, 6))
+    assert "token" not in rows.coords
+    assert {"document", "position", "score"} <= set(rows.coords)
+    with pytest.warns(UserWarning, match="left out"):
+        assert "token" not in run.to_dataset().coords
+    narrowed = run.sel(document=3)
+    np.testing.assert_array_equal(narrowed.coordinate("document"), [3, 3])
+    for use in (
+        lambda: run.samples,
+        lambda: run.sel(token=" t3é"),
+        lambda: run.coordinate("token"),
+    ):
+        with pytest.raises(CorruptionError, match="coordinate gpt2/wiki/token"):
+            use()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "name", ["resid/zarr.json", "journal/wide/zarr.json", "sequences/zarr.json", "../zarr.json"]
+)
+def test_damaged_metadata_of_arrays_and_groups_shows_at_open(store, name):
+    flip(store / "gpt2/wiki" / name, 9)
+    run = actstore.open(store)["gpt2", "wiki"]
+    assert run.state == "damaged: 1 problem"
+    assert "zarr.json is not what was written" in str(run.stored.problems[0])
+    np.testing.assert_array_equal(run.resid.sel(layer=1), values("resid", 1, 50, 6))
+    with resumed(store) as writer:
+        assert writer.pending() == []
+        assert len(writer.mended) == 1
+        assert writer.mended[0].endswith("zarr.json is written again")
+    assert actstore.open(store)["gpt2", "wiki"].state == "complete"
+    assert run.verify() == []
+
+
+@pytest.mark.fault
+def test_what_was_mended_is_told(store):
+    (store / "gpt2/wiki/resid/c.2.1.0").unlink()
+    (store / "gpt2/wiki/journal/resid/c.0.3.0").unlink()
+    (store / "gpt2/zarr.json").unlink()
+    with resumed(store) as writer:
+        assert writer.mended == [
+            "gpt2/zarr.json is written again",
+            "shard 3 is not in the journal, though chunks of it are there",
+            "resid 2, shard 1 (samples 16…31): the chunk is missing",
+        ]
+        fill(writer)
+    with resumed(store) as writer:
+        assert writer.mended == []
