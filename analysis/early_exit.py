@@ -16,6 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
+from actstore.wording import count
 from analysis import results, stats
 from analysis.comparing import add, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
@@ -261,7 +262,7 @@ def saved_table(dataset: xr.Dataset) -> str:
     shortcuts = dataset.shortcut.values.tolist()
     lines = [
         f"{dataset.attrs['title']}: layers saved of {dataset.attrs['n_blocks']}, "
-        f"{dataset.attrs['samples']:,} samples",
+        f"{count(dataset.attrs['samples'], 'sample')}",
         "exit     P@1    " + "".join(f"{name:<30}" for name in shortcuts).rstrip(),
     ]
     for policy in dataset.policy.values.tolist():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from actstore.wording import count
 from analysis import results, stats
 from analysis.comparing import add, checked_ks, compare, describe_samples, groups_of, layer_shares
 from analysis.decoding import MEMORY, SHORTCUTS, readouts_to_last
@@ -161,8 +162,8 @@ def curves_table(dataset: xr.Dataset) -> str:
         for line in [header, *rows]
     ]
     title = (
-        f"{dataset.attrs['title']}: {dataset.attrs['samples']:,} samples, "
-        f"{dataset.attrs['clusters']:,} {dataset.attrs['cluster']} clusters"
+        f"{dataset.attrs['title']}: {count(dataset.attrs['samples'], 'sample')}, "
+        f"{count(dataset.attrs['clusters'], dataset.attrs['cluster'] + ' cluster')}"
     )
     return "\n".join([title, *lines])
 

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 from actstore.errors import AnalysisError, CorruptionError
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.models import LanguageModel
@@ -90,7 +91,7 @@ def label(
 def fitted_on(dataset: xr.Dataset) -> str:
     """``fitted on 9,000 samples`` for results of maps that say so, else ``fitted``."""
     n = read_provenance(dataset).get("maps", {}).get("n")
-    return f"fitted on {n:,} samples" if isinstance(n, int) else "fitted"
+    return f"fitted on {count(n, 'sample')}" if isinstance(n, int) else "fitted"
 
 
 def read_provenance(dataset: xr.Dataset) -> dict[str, Any]:

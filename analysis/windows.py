@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from actstore.errors import AnalysisError
-from actstore.fitting.pairs import resolve_pairs
+from actstore.grams.pairs import resolve_pairs
 from actstore.grams import Gram, gram
 from actstore.grams.columns import select_columns
 from analysis.comparing import groups_of

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 import actstore
+from actstore.wording import count
 from analysis import prediction, r2, report, results
 from examples import assets
 
@@ -160,8 +161,9 @@ def findings(
     wiki_1 = at_1.precision.sel(shortcut="mat").mean()
     pairs = int(scores["wiki"].sel(shortcut="mat").notnull().sum())
     return [
-        f"1. {pairs} maps between {train.resid.sizes['layer']} layers, fitted on "
-        f"{train.n_samples:,} samples in one pass; on {held_out.n_samples:,} of other articles "
+        f"1. {pairs} maps between {count(train.resid.sizes['layer'], 'layer')}, fitted on "
+        f"{count(train.n_samples, 'sample')} in one pass; on {held_out.n_samples:,} of other "
+        "articles "
         f"mean r² is {_mean(scores['wiki'], 'mat')} with the maps, {_mean(scores['wiki'], 'id')} "
         "without (id).",
         f"2. On {news.n_samples:,} news sentences the same maps reach mean r² "

@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 import actstore
+from actstore.wording import count
 from analysis import future_lens, report, results
 from examples import assets
 
@@ -45,7 +46,7 @@ def main() -> None:
         title="What does a state of SmolLM2-135M say about later tokens?",
         command="python -m examples.future_lens",
     )
-    print(f"{train.n_samples:,} tokens to fit on, {held_out.n_samples:,} of other articles")
+    print(f"{count(train.n_samples, 'token')} to fit on, {held_out.n_samples:,} of other articles")
     for offset in options.offsets:
         at = found.sel(offset=offset, k=1)
         for layer in found.layer.values.tolist():

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 import actstore
+from actstore.wording import count
 from analysis import (
     alternation,
     annotation,
@@ -296,7 +297,7 @@ def against_the_paper(found: list[xr.Dataset]) -> list[str]:
         f"mat above id (interval of the paired gain above 0) at {ahead} of {inner.sizes['layer']} "
         f"layers; paper (GPT-2, 48 blocks): up to layer 44, by more than 20 points. Here the gain "
         f"is {float(gain.min()):.1f} to {float(gain.max()):.1f} points, "
-        f"{int((gain > 20).sum())} layers above 20.",
+        f"{count(int((gain > 20).sum()), 'layer')} above 20.",
         f"dynamic exit at 95% saves {100 * float(saved.saved_share.sel(shortcut='mat')):.1f}% of "
         f"the blocks by mat, {100 * float(saved.saved_share.sel(shortcut='id')):.1f}% by id; paper "
         "(GPT-2, 24 blocks): 13.8% and 5.9%.",

@@ -20,6 +20,7 @@ import transformers
 import xarray as xr
 
 import actstore
+from actstore.wording import count
 from analysis import pretraining, probing, report, results
 from analysis.training import Recipe
 from examples import assets
@@ -72,8 +73,8 @@ def split(limit: int | None) -> tuple[list[actstore.Document], list[actstore.Doc
     """Chapters to train on and chapters held out, drawn once for all."""
     documents = list(actstore.read_corpus(assets.stories()))
     order = np.random.default_rng(0).permutation(len(documents))[:limit]
-    count = int(HELD_OUT * len(order))
-    return [documents[n] for n in order[count:]], [documents[n] for n in order[:count]]
+    left = int(HELD_OUT * len(order))
+    return [documents[n] for n in order[left:]], [documents[n] for n in order[:left]]
 
 
 def sections(run: actstore.Run) -> xr.DataArray:
@@ -115,7 +116,7 @@ def table(found: xr.Dataset) -> str:
     attributes = found.attrs
     lines = [
         f"{found.attrs['title']}, {attributes['parameters']:,} parameters, "
-        f"{attributes['tokens_trained']:,} tokens, {found.sizes['seed']} seeds",
+        f"{count(attributes['tokens_trained'], 'token')}, {count(found.sizes['seed'], 'seed')}",
         "arm      validation loss          linearity by step between layers",
     ]
     for arm in found.arm.values.tolist():
@@ -136,7 +137,8 @@ def against_the_paper(found: xr.Dataset) -> list[str]:
             worse = int((at.accuracy_gain_high < 0).sum())
             lines.append(
                 f"{arm}: the probe is better than on the plain model at {better} of "
-                f"{at.sizes['layer']} layers and worse at {worse}; paper: better on SuperGLUE "
+                f"{count(at.sizes['layer'], 'layer')} and worse at {worse}; paper: better on "
+                "SuperGLUE "
                 "(46.1 against 43.3 with the cosine, 650M parameters)."
             )
         lower = int((at.linearity_gain_high < 0).sum())
@@ -144,7 +146,8 @@ def against_the_paper(found: xr.Dataset) -> list[str]:
         loss = (float(at["validation_loss_gain" + end]) for end in ("", "_low", "_high"))
         lines.append(
             f"{arm}: the linearity score is lower than the plain model's at {lower} of "
-            f"{at.sizes['source']} steps between layers and higher at {higher} (95% intervals over "
+            f"{count(at.sizes['source'], 'step')} between layers and higher at {higher} (95% "
+            "intervals over "
             "seeds); paper: lower. Validation loss {:+.3f} [{:+.3f}, {:+.3f}] nats per token; "
             "paper: better on its benchmarks, of models 50 times as large.".format(*loss)
         )

@@ -19,6 +19,7 @@ import numpy as np
 import xarray as xr
 
 import actstore
+from actstore.wording import count
 from analysis import pruning, report, results
 from analysis.pruning import distilling
 from examples import assets
@@ -99,10 +100,11 @@ def table(found: xr.Dataset) -> str:
     """Perplexities for the terminal."""
     counts = found["count"].values.tolist()
     lines = [
-        f"perplexity of {found.attrs['tokens']:,} tokens of {found.attrs['documents']} articles, "
+        f"perplexity of {count(found.attrs['tokens'], 'token')} of "
+        f"{count(found.attrs['documents'], 'article')}, "
         f"context {found.attrs['context']}, stride {found.attrs['stride']}; blocks taken out: "
         f"{', '.join(map(str, found.order.values.tolist()))}",
-        "variant            " + "".join(f"{count:>9}" for count in counts),
+        "variant            " + "".join(f"{taken:>9}" for taken in counts),
     ]
     for variant in found.variant.values.tolist():
         row = found.perplexity.sel(variant=variant).values
@@ -137,7 +139,7 @@ def against_the_paper(found: xr.Dataset) -> list[str]:
         kept = [n for n in counts if float(ratios.sel(count=n)) < 1.1]
         lines.append(
             f"{variant}: perplexity rises less than 10% with up to {max(kept, default=0)} of "
-            f"{found.attrs['blocks']} blocks taken out"
+            f"{count(found.attrs['blocks'], 'block')} taken out"
         )
     return lines
 

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 import actstore
+from actstore.wording import count
 from analysis.plots.style import COLOURS, legend_below, panels, style
 from examples import assets
 
@@ -94,7 +95,8 @@ def main() -> None:
     torch.save(sae.state_dict(), options.output / "sae.pt")
     draw(curves, found, options.output / "sae.svg")
     print(
-        f"{train.n_samples:,} rows to train on, {held_out.n_samples:,} of other articles: FVU "
+        f"{count(train.n_samples, 'row')} to train on, {held_out.n_samples:,} of other articles: "
+        "FVU "
         f"{found['FVU']:.3f} there with {found['L0']:.1f} of {options.features:,} features a row; "
         f"{found['dead']:.1%} of them are never used. {options.output / 'sae.svg'}, "
         f"{time.perf_counter() - started:.0f} s"

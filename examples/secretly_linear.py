@@ -24,6 +24,7 @@ import numpy as np
 import xarray as xr
 
 import actstore
+from actstore.wording import count
 from analysis import (
     checkpoints,
     influence,
@@ -186,7 +187,7 @@ def against_the_paper(found: dict[str, xr.Dataset]) -> list[str]:
         f"{inner.sizes['source']} above .99, {int((inner.score > 0.95).sum())} above .95.",
         f"without the residual much lower; paper: .43–.998. Here {_range(inner.score_no_residual)}"
         f", lower than with it at {int((inner.score_no_residual < inner.score).sum())} of "
-        f"{inner.sizes['source']} steps.",
+        f"{count(inner.sizes['source'], 'step')}.",
         f"the block adds little to the stream; here ‖output‖/‖stream‖ is {_range(adds)}, median "
         f"{float(adds.median()):.2f}.",
         f"held out (other articles) the scores are lower by {_range(lost)}; without the residual "
@@ -210,7 +211,7 @@ def against_the_paper(found: dict[str, xr.Dataset]) -> list[str]:
             f"{name}: mean score {_interval(at, 'mean_score_change', '+.4f')}, without the "
             f"residual {_interval(at, 'mean_score_no_residual_change', '+.4f')}; up at "
             f"{int((at.score_change_low > 0).sum())}, down at "
-            f"{int((at.score_change_high < 0).sum())} of {triple.sizes['source']} steps."
+            f"{int((at.score_change_high < 0).sum())} of {count(triple.sizes['source'], 'step')}."
         )
     for name in ("genres", "token classes"):
         probe = found[name]

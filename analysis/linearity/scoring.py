@@ -21,6 +21,7 @@ from tqdm import tqdm
 from actstore.errors import AnalysisError
 from actstore.grams import Gram
 from actstore.grams.threads import available_cores, one_blas_thread
+from actstore.wording import count
 from analysis import jackknife, results, stats
 from analysis.linearity.held_out import HELD_OUT, check_held_out, held_out_statistics
 from analysis.linearity.kernel import NAMES, Floats, Pair
@@ -276,7 +277,8 @@ def _warn_if_short(window: Window) -> None:
     widest = max(window.moments.width(x) for x, _ in window.pairs)
     if window.moments.n <= widest + 1:
         warnings.warn(
-            f"{window.moments.n:,} samples of {widest} features: any step between layers is linear "
+            f"{count(window.moments.n, 'sample')} of {widest} features: any step between layers "
+            "is linear "
             "in-sample with so few; give more samples, or held_out=",
             stacklevel=3,
         )

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from actstore.errors import AnalysisError, NonFiniteError
 from actstore.fitting import LinearMap, MapSet, fit
+from actstore.wording import count
 from analysis import jackknife, results, stats
 from analysis.comparing import add
 from analysis.linearity.tally import Tally, coarse, coarse_edges, quantile
@@ -198,7 +199,7 @@ def _checked_classes(
         if mask.shape != (run.n_samples,) or mask.dtype != np.bool_:
             raise AnalysisError(
                 f"class {name!r} is {mask.dtype} {mask.shape}, expected one bool for each of the "
-                f"{run.n_samples:,} samples"
+                f"{count(run.n_samples, 'sample')}"
             )
     return {"all": np.ones(run.n_samples, bool), **found}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +10,8 @@ from numpy.typing import NDArray
 
 from actstore.errors import AnalysisError
 from actstore.models.provenance import weights_fingerprint
-from actstore.models.running import StopForward, hooked
-from actstore.models.tensors import hidden_input, hidden_output
 from analysis.pruning.modules import blocks_of, linear_blocks
+from analysis.pruning.teaching import all_trained, layerwise, run_blocks, teaching
 from analysis.pruning.whitened import Change
 from analysis.training import Batches, Recipe, train
 
@@ -91,7 +88,7 @@ def distil_maps(
     skipped = _skipped(first_token, batches.context)
     targets = sorted(maps)
     with torch.no_grad():
-        seen = [_layerwise(teacher, student, batches(step), targets) for step in range(_MEASURED)]
+        seen = [layerwise(teacher, student, batches(step), targets) for step in range(_MEASURED)]
     changes = {
         block: Change(
             maps[block],
@@ -114,7 +111,7 @@ def distil_maps(
         with torch.no_grad():
             for change in changes.values():
                 change.write()
-            inputs, outputs = _layerwise(teacher, student, batches(step), targets)
+            inputs, outputs = layerwise(teacher, student, batches(step), targets)
         found, losses = {}, []
         for block, change in changes.items():
             x, y = (one[:, skipped:].flatten(0, 1) for one in (inputs[block], outputs[block]))
@@ -212,9 +209,9 @@ def distil(
 
     def losses(step: int) -> dict[str, torch.Tensor]:
         ids = batches(step)
-        with _teaching(teacher):
-            aim, behind = _run(teacher.model, teacher.blocks, ids, kept if hidden else [])
-        made, left = _run(student, blocks_of(student), ids, range(own) if hidden else [])
+        with teaching(teacher):
+            aim, behind = run_blocks(teacher.model, teacher.blocks, ids, kept if hidden else [])
+        made, left = run_blocks(student, blocks_of(student), ids, range(own) if hidden else [])
         found: dict[str, torch.Tensor] = {}
         if logits:
             found["kl"] = divergence(aim, made)
@@ -227,7 +224,7 @@ def distil(
         total = torch.stack([weights[name] * value for name, value in found.items()]).sum()
         return {"loss": total, **found}
 
-    with _gradients(student):
+    with all_trained(student):
         return train(
             parameters,
             losses,
@@ -252,78 +249,6 @@ def relative_error(made: torch.Tensor, aim: torch.Tensor) -> torch.Tensor:
     """Σ‖made − aim‖² over Σ‖aim − mean‖², of (..., width) rows."""
     made, aim = made.flatten(0, -2), aim.flatten(0, -2)
     return (made - aim).square().sum() / (aim - aim.mean(0)).square().sum()
-
-
-def _layerwise(
-    teacher: LanguageModel, student: Any, ids: torch.Tensor, blocks: list[int]
-) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
-    """What enters each linear block of the student, and what leaves the original block."""
-    with _teaching(teacher):
-        _, behind = _run(teacher.model, teacher.blocks, ids, blocks, stop=True)
-    entered: dict[int, torch.Tensor] = {}
-
-    def before(block: int) -> Any:
-        def hook(module: Any, args: Any, kwargs: Any) -> None:
-            states = hidden_input(args, kwargs)
-            assert states is not None
-            entered[block] = states.clone()
-            if block == blocks[-1]:
-                raise StopForward
-
-        return hook
-
-    layers = blocks_of(student)
-    handles = [
-        layers[block].register_forward_pre_hook(before(block), with_kwargs=True) for block in blocks
-    ]
-    with hooked(*handles), suppress(StopForward):
-        student(input_ids=ids.to(next(student.parameters()).device), use_cache=False)
-    return entered, behind
-
-
-def _run(
-    model: Any, layers: Any, ids: torch.Tensor, blocks: Any, *, stop: bool = False
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Logits, and the stream behind some blocks; with `stop` nothing after the last of them."""
-    behind: dict[int, torch.Tensor] = {}
-    wanted = list(blocks)
-
-    def after(block: int) -> Any:
-        def hook(module: Any, args: Any, output: Any) -> None:
-            states = hidden_output(output)
-            assert states is not None
-            behind[block] = states
-            if stop and block == max(wanted):
-                raise StopForward
-
-        return hook
-
-    handles = [layers[block].register_forward_hook(after(block)) for block in wanted]
-    logits = torch.empty(0)
-    with hooked(*handles), suppress(StopForward):
-        device = next(model.parameters()).device
-        logits = model(input_ids=ids.to(device), use_cache=False).logits
-    return logits, behind
-
-
-@contextmanager
-def _teaching(teacher: LanguageModel) -> Iterator[None]:
-    """The teacher held, in evaluation mode, its results usable in the student's graph."""
-    with teacher.exclusive(), torch.inference_mode(False), torch.no_grad():
-        yield
-
-
-@contextmanager
-def _gradients(model: Any) -> Iterator[None]:
-    """Every parameter trained, whatever it was before and is again afterwards."""
-    before = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    for parameter in before:
-        parameter.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for parameter, flag in before.items():
-            parameter.requires_grad_(flag)
 
 
 def _skipped(first_token: str | int, context: int) -> int:

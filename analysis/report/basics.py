@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots, results
 from analysis.report.page import Cell, Peek, Picture, Section, Table
 from analysis.report.topic import Topic, interval, percent
@@ -35,7 +36,8 @@ def _prediction_findings(dataset: xr.Dataset) -> list[str]:
             f"{name}: mat beats id most at layer {int(best.layer)}, by "
             f"{percent(best, 'precision_gain')} in Precision@{k}; it is ahead at "
             f"{int((at_k.precision_gain_low > 0).sum())} and behind at "
-            f"{int((at_k.precision_gain_high < 0).sum())} of {dataset.sizes['layer']} layers."
+            f"{int((at_k.precision_gain_high < 0).sum())} of "
+            f"{count(dataset.sizes['layer'], 'layer')}."
         )
     return sentences
 
@@ -47,9 +49,9 @@ def _peek_findings(dataset: xr.Dataset) -> list[str]:
         for name in dataset.shortcut.values.tolist()
     ]
     return [
-        f"{dataset.attrs['title']}: over the {dataset.sizes['sample']} samples shown, the "
+        f"{dataset.attrs['title']}: over the {count(dataset.sizes['sample'], 'sample')} shown, the "
         f"model's answer is in place for good from {' and '.join(parts)} on average, of "
-        f"{int(dataset.layer[-1])} layers."
+        f"{count(int(dataset.layer[-1]), 'layer')}."
     ]
 
 
@@ -103,12 +105,13 @@ def _prediction_picture(dataset: xr.Dataset) -> Picture:
     attributes = dataset.attrs
     return Picture(
         [*figures, plots.surprisal(dataset)],
-        f"{attributes['title']}: Precision@k, the share of {attributes['samples']:,} samples whose "
+        f"{attributes['title']}: Precision@k, the share of "
+        f"{count(attributes['samples'], 'sample')} whose "
         "decoded token is among the model's own k most probable ones, and surprisal, the mean of "
         "−ln of the probability that the model gives that token, by layer. mat decodes through the "
         f"map to the last layer, {results.fitted_on(dataset)}; id decodes the state itself. Bands "
         f"are {attributes['level']:.0%} intervals that treat samples of one "
-        f"{attributes['cluster']} as dependent ({attributes['clusters']:,} clusters): "
+        f"{attributes['cluster']} as dependent ({count(attributes['clusters'], 'cluster')}): "
         "Wilson's at the effective sample size for shares, Student's t for means.",
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Cell, Picture, Section, Table
 from analysis.report.topic import Topic, interval
@@ -44,7 +45,8 @@ def _section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.between(dataset)],
                 f"{dataset.attrs['title']}: r² of least-squares affine maps between every layer of "
-                f"{first} and every layer of {second}, on {dataset.attrs['samples']:,} samples of "
+                f"{first} and every layer of {second}, on "
+                f"{count(dataset.attrs['samples'], 'sample')} of "
                 "documents not fitted on, mean over the target's coordinates. Left from rows to "
                 "columns, right from columns to rows.",
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Picture, Section, Table
 from analysis.report.topic import Topic, interval
@@ -37,7 +38,8 @@ def _section(found: list[xr.Dataset]) -> Section:
         parts.append(
             Picture(
                 [plots.folding(dataset)],
-                f"{attributes['title']}: perplexity on {attributes['tokens']:,} tokens, times that "
+                f"{attributes['title']}: perplexity on {count(attributes['tokens'], 'token')}, "
+                "times that "
                 f"of the whole model ({float(dataset.whole):.1f}), with spans of blocks removed "
                 "and with the least-squares map of what they did folded into the last "
                 "feed-forward matrix of the block before. Whiskers are "

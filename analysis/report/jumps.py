@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots, results
 from analysis.report.page import Picture, Section, Table
 from analysis.report.topic import Topic, interval, percent
@@ -17,7 +18,7 @@ def _bands(dataset: xr.Dataset) -> str:
     attributes = dataset.attrs
     return (
         f"{attributes['level']:.0%} intervals that treat samples of one {attributes['cluster']} "
-        f"as dependent ({attributes['clusters']:,} clusters)"
+        f"as dependent ({count(attributes['clusters'], 'cluster')})"
     )
 
 
@@ -53,7 +54,8 @@ def _early_exit_section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.early_exit(dataset)],
                 f"{attributes['title']}: Precision@1 over blocks run, on "
-                f"{attributes['samples']:,} samples. Fixed: all leave at one layer. Dynamic: each "
+                f"{count(attributes['samples'], 'sample')}. Fixed: all leave at one layer. "
+                "Dynamic: each "
                 "leaves at the first layer whose two best probabilities are further apart than "
                 "0.9 λ + 0.1 exp(−4 t / N), one point for each λ; t is the token's place and N = "
                 f"{attributes['mean_length']:.1f} the mean length. mat decodes through the map to "
@@ -94,7 +96,8 @@ def _generation_findings(dataset: xr.Dataset) -> list[str]:
     early, full = (dataset.sel(way=w) for w in dataset.way.values.tolist()[:2])
     return [
         f"{dataset.attrs['title']}: generating with early exits runs "
-        f"{_span(dataset, 'calls')} of {dataset.attrs['n_blocks']} blocks a token in a row "
+        f"{_span(dataset, 'calls')} of {count(dataset.attrs['n_blocks'], 'block')} a token in a "
+        "row "
         f"({_span(dataset, 'blocks')} counting each position), in "
         f"{_span(early * 1000, 'seconds', '.1f')} ms a token against "
         f"{_span(full * 1000, 'seconds', '.1f')} ms with all blocks; "
@@ -122,8 +125,10 @@ def _generation_section(found: list[xr.Dataset]) -> Section:
             Table(
                 ["measure", "mean over prompts"],
                 rows,
-                f"{dataset.attrs['title']}: {dataset.attrs['max_new_tokens']} tokens after each of "
-                f"{dataset.attrs['prompts']} prompts, of {dataset.attrs['n_blocks']} blocks; "
+                f"{dataset.attrs['title']}: {count(dataset.attrs['max_new_tokens'], 'token')} "
+                "after each of "
+                f"{count(dataset.attrs['prompts'], 'prompt')}, of "
+                f"{count(dataset.attrs['n_blocks'], 'block')}; "
                 f"{dataset.attrs['level']:.0%} Student t intervals over prompts; {shown}. Wall "
                 "times are those of the machine that made this report.",
             )
@@ -168,7 +173,8 @@ def _submodules_section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.precision(dataset, ks=[int(dataset.k[0])]), plots.surprisal(dataset)],
                 f"{dataset.attrs['title']}: Precision and surprisal, on "
-                f"{dataset.attrs['samples']:,} samples, when from the layer on the horizontal axis "
+                f"{count(dataset.attrs['samples'], 'sample')}, when from the layer on the "
+                "horizontal axis "
                 "all later blocks run with a fitted map in place of attention, feed-forward or "
                 "norms, at all positions; mat and id jump to the last layer. Bands are "
                 f"{_bands(dataset)}.",
@@ -220,7 +226,8 @@ def _alternation_section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.alternation(dataset, k=k)],
                 f"{dataset.attrs['title']}: Precision@{k} of schedules that run some blocks and "
-                f"jump over the others at all positions, on {dataset.attrs['samples']:,} samples. "
+                f"jump over the others at all positions, on "
+                f"{count(dataset.attrs['samples'], 'sample')}. "
                 f"Bars are {_bands(dataset)}.",
             )
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Cell, Picture, Section, Table
 from analysis.report.topic import Topic, interval, percent
@@ -35,11 +36,11 @@ def _tuned_section(found: list[xr.Dataset]) -> Section:
                 [plots.tuned_lens(dataset, k)],
                 f"{attributes['title']}: Precision@{k}, surprisal, and KL(p ‖ q) of the model's "
                 "own distribution p and that of the readout q, by layer, on "
-                f"{attributes['samples']:,} samples of documents not trained on. mat is the "
+                f"{count(attributes['samples'], 'sample')} of documents not trained on. mat is the "
                 "least-squares map to the last layer, at which the tuned lens starts; id decodes "
                 f"the state itself. Bands are {attributes['level']:.0%} intervals that treat "
                 f"samples of one {attributes['cluster']} as dependent "
-                f"({attributes['clusters']:,} clusters).",
+                f"({count(attributes['clusters'], 'cluster')}).",
             )
         )
         rows: list[Row] = []

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.plots.linearity import SCORES
 from analysis.report.page import Picture, Section, Table
@@ -150,7 +151,7 @@ def _errors_section(found: list[xr.Dataset]) -> Section:
             Table(
                 ["class", "samples", "% of samples", "% of squared error", "RMS error"],
                 rows,
-                f"{dataset.attrs['title']}: averages over {dataset.sizes['step']} steps.",
+                f"{dataset.attrs['title']}: averages over {count(dataset.sizes['step'], 'step')}.",
             )
         )
     return Section(
@@ -224,7 +225,7 @@ def _who(dataset: xr.Dataset) -> str:
     attributes = dataset.attrs
     groups = attributes.get("parts", attributes.get("clusters", 0))
     dropped = attributes.get("dropped", 0)
-    text = f"{attributes['samples']:,} samples"
+    text = count(attributes["samples"], "sample")
     if dropped:
         text += f", {dropped:,} first tokens left out"
     if groups and groups > 1:

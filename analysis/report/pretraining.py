@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Cell, Picture, Section, Table
 from analysis.report.topic import Topic, interval
@@ -27,7 +28,7 @@ def _findings(dataset: xr.Dataset) -> list[str]:
             f"{dataset.attrs['title']}, {arm} against {first}: validation loss "
             f"{_signed(at, 'validation_loss_gain')} nats per token; mean linearity score "
             f"{own:.3f} against {plain:.3f}, lower at {lower} and higher at {higher} of {steps} "
-            f"steps between layers (paired over {dataset.sizes['seed']} seeds)."
+            f"steps between layers (paired over {count(dataset.sizes['seed'], 'seed')})."
         )
     return sentences
 
@@ -45,8 +46,9 @@ def _section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.pretraining(dataset)],
                 f"{attributes['title']}: {attributes['parameters']:,} parameters, "
-                f"{attributes['tokens_trained']:,} tokens of training from each of "
-                f"{dataset.sizes['seed']} seeds; linearity of {attributes['states']:,} states of "
+                f"{count(attributes['tokens_trained'], 'token')} of training from each of "
+                f"{count(dataset.sizes['seed'], 'seed')}; linearity of {attributes['states']:,} "
+                "states of "
                 f"held-out text; bands are {attributes['level']:.0%} intervals over seeds.",
             )
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Picture, Section, Table
 from analysis.report.topic import Topic, interval, percent
@@ -14,7 +15,8 @@ from analysis.report.topic import Topic, interval, percent
 def _findings(dataset: xr.Dataset) -> list[str]:
     best = dataset.isel(layer=int(dataset.accuracy.argmax("layer")))
     return [
-        f"{dataset.attrs['title']}: {dataset.sizes['class']} classes are told apart best at "
+        f"{dataset.attrs['title']}: {count(dataset.sizes['class'], 'class')} are told apart best "
+        "at "
         f"layer {int(best.layer)} of {int(dataset.layer[-1])}, {percent(best, 'accuracy')}; the "
         f"commonest class gives {percent(dataset, 'majority')}, shuffled labels "
         f"{percent(best, 'control_accuracy')}."
@@ -29,8 +31,9 @@ def _section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.probing(dataset), plots.probing(dataset, measure="macro_f1")],
                 f"{attributes['title']}: {_method(attributes['method'])} on "
-                f"{attributes['samples']:,} samples of {attributes['clusters']:,} "
-                f"{attributes['cluster']} clusters, cross-validated over {attributes['folds']} "
+                f"{count(attributes['samples'], 'sample')} of "
+                f"{count(attributes['clusters'], attributes['cluster'] + ' cluster')}, "
+                f"cross-validated over {attributes['folds']} "
                 "folds of whole clusters. Shuffled labels: exchanged between "
                 f"{attributes['control']}. Bands are {attributes['level']:.0%} intervals; they "
                 f"take the classifiers as given.{_untrained(attributes)}",

@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.plots.pruning import CRITERIA, WAYS
 from analysis.report.page import Cell, Picture, Section, Table
@@ -18,11 +19,11 @@ def _findings(dataset: xr.Dataset) -> list[str]:
     for variant in dataset.variant.values.tolist():
         at = dataset.sel(variant=variant)
         parts = []
-        for count in at["count"].values.tolist():
-            one = at.sel(count=count)
-            if count:
+        for taken in at["count"].values.tolist():
+            one = at.sel(count=taken)
+            if taken:
                 parts.append(
-                    f"{count}: × {float(one.ratio):.2f} "
+                    f"{taken}: × {float(one.ratio):.2f} "
                     f"[{float(one.ratio_low):.2f}, {float(one.ratio_high):.2f}]"
                 )
         start = f"from {base}, " if base else ""
@@ -48,11 +49,14 @@ def _section(found: list[xr.Dataset]) -> Section:
         parts.append(
             Picture(
                 [plots.pruning(dataset)],
-                f"{attributes['title']}: perplexity of {attributes['tokens']:,} tokens of "
-                f"{attributes['documents']} documents held out, windows of {attributes['context']} "
+                f"{attributes['title']}: perplexity of {count(attributes['tokens'], 'token')} of "
+                f"{count(attributes['documents'], 'document')} held out, windows of "
+                f"{attributes['context']} "
                 f"tokens, {attributes['stride']} apart; bands are {attributes['level']:.0%} "
-                f"intervals over {attributes['clusters']} documents. Blocks in order of {by}, "
-                f"{how}; maps fitted on {attributes['fitted_on']:,} tokens, maps distilled on "
+                f"intervals over {count(attributes['clusters'], 'document')}. Blocks in order of "
+                f"{by}, "
+                f"{how}; maps fitted on {count(attributes['fitted_on'], 'token')}, maps "
+                "distilled on "
                 f"{attributes['distilled_on'][0]:,}, all parameters on "
                 f"{attributes['distilled_on'][1]:,}.",
             )
@@ -60,15 +64,15 @@ def _section(found: list[xr.Dataset]) -> Section:
         rows = [
             [
                 WAYS.get(variant, variant),
-                count,
-                interval(one := dataset.sel(variant=variant, count=count), "perplexity", 1, ".2f"),
+                taken,
+                interval(one := dataset.sel(variant=variant, count=taken), "perplexity", 1, ".2f"),
                 interval(one, "ratio", 1, ".3f"),
                 int(one.parameters),
                 "yes" if bool(one.generates) else "no",
                 str(one.continuation.item()),
             ]
             for variant in dataset.variant.values.tolist()
-            for count in dataset["count"].values.tolist()
+            for taken in dataset["count"].values.tolist()
         ]
         order = ", ".join(map(str, dataset.order.values.tolist()))
         parts.append(
@@ -102,7 +106,7 @@ def _perplexity_findings(dataset: xr.Dataset) -> list[str]:
     value, low, high = (float(dataset["perplexity" + end]) for end in ("", "_low", "_high"))
     return [
         f"{attributes['title']}: perplexity {value:.2f} [{low:.2f}, {high:.2f}] on "
-        f"{attributes['tokens']:,} tokens with context {attributes['context']}, stride "
+        f"{count(attributes['tokens'], 'token')} with context {attributes['context']}, stride "
         f"{attributes['stride']}."
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.plots.similarity import TITLES
 from analysis.report.page import Cell, Picture, Section, Table
@@ -43,7 +44,8 @@ def _similarity_section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.similarity(dataset, [name]) for name in names],
                 f"{dataset.attrs['title']}: similarity of the layer of each row and that of each "
-                f"column on {dataset.attrs['samples']:,} samples, from their joint Gram. Linear "
+                f"column on {count(dataset.attrs['samples'], 'sample')}, from their joint Gram. "
+                "Linear "
                 "CKA and Procrustes weigh directions by their variance; SVCCA is the mean "
                 f"canonical correlation of the components that hold {variance:.0%} of it, PWCCA "
                 "the mean weighted by what the row's layer has of each. The distance runs from 0 "
@@ -74,7 +76,8 @@ def _spectra_section(found: list[xr.Dataset]) -> Section:
         parts.append(
             Picture(
                 [plots.spectra(dataset)],
-                f"{dataset.attrs['title']}, {dataset.attrs['samples']:,} samples. Left: how many "
+                f"{dataset.attrs['title']}, {count(dataset.attrs['samples'], 'sample')}. Left: "
+                "how many "
                 "directions a layer uses: exp of the entropy of its singular values (effective "
                 "rank), the participation ratio (Σλ)²/Σλ², and components for a share of the "
                 "variance. Middle: the mean cosine of two different samples, the share of "

@@ -6,6 +6,7 @@ from typing import Any
 
 import xarray as xr
 
+from actstore.wording import count
 from analysis import plots
 from analysis.report.page import Picture, Section, Table
 from analysis.report.topic import Topic, interval, percent
@@ -109,7 +110,8 @@ def _r2_section(found: list[xr.Dataset]) -> Section:
             Table(
                 ["fitted on", "evaluated on", "mean r²", "cost"],
                 rows,
-                f"{dataset.attrs['title']}: averages over {dataset.sizes['pair']} pairs of layers, "
+                f"{dataset.attrs['title']}: averages over {count(dataset.sizes['pair'], 'pair')} "
+                "of layers, "
                 f"with percentile intervals of {dataset.attrs['resamples']:,} bootstrap resamples "
                 "of whole clusters; the cost is of the same resamples.",
             )
@@ -130,7 +132,9 @@ def _who(dataset: xr.Dataset) -> str:
     counts = list(dataset.attrs["samples"])
     return (
         "Evaluated on "
-        + ", ".join(f"{n:,} samples of {name}" for name, n in zip(names, counts, strict=True))
+        + ", ".join(
+            f"{count(n, 'sample')} of {name}" for name, n in zip(names, counts, strict=True)
+        )
         + f"; bands are {dataset.attrs['level']:.0%} intervals that treat samples of one "
         f"{dataset.attrs['cluster']} as dependent."
     )
