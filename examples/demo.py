@@ -163,9 +163,8 @@ def findings(
     return [
         f"1. {pairs} maps between {count(train.resid.sizes['layer'], 'layer')}, fitted on "
         f"{count(train.n_samples, 'sample')} in one pass; on {held_out.n_samples:,} of other "
-        "articles "
-        f"mean r² is {_mean(scores['wiki'], 'mat')} with the maps, {_mean(scores['wiki'], 'id')} "
-        "without (id).",
+        f"articles mean r² is {_mean(scores['wiki'], 'mat')} with the maps, "
+        f"{_mean(scores['wiki'], 'id')} without (id).",
         f"2. On {news.n_samples:,} news sentences the same maps reach mean r² "
         f"{_mean(scores['news'], 'mat')}.",
         f"3. Read off layer {middle}, the best token is the model's own for "

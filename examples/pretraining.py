@@ -138,8 +138,7 @@ def against_the_paper(found: xr.Dataset) -> list[str]:
             lines.append(
                 f"{arm}: the probe is better than on the plain model at {better} of "
                 f"{count(at.sizes['layer'], 'layer')} and worse at {worse}; paper: better on "
-                "SuperGLUE "
-                "(46.1 against 43.3 with the cosine, 650M parameters)."
+                "SuperGLUE (46.1 against 43.3 with the cosine, 650M parameters)."
             )
         lower = int((at.linearity_gain_high < 0).sum())
         higher = int((at.linearity_gain_low > 0).sum())

@@ -96,9 +96,8 @@ def main() -> None:
     draw(curves, found, options.output / "sae.svg")
     print(
         f"{count(train.n_samples, 'row')} to train on, {held_out.n_samples:,} of other articles: "
-        "FVU "
-        f"{found['FVU']:.3f} there with {found['L0']:.1f} of {options.features:,} features a row; "
-        f"{found['dead']:.1%} of them are never used. {options.output / 'sae.svg'}, "
+        f"FVU {found['FVU']:.3f} there with {found['L0']:.1f} of {options.features:,} features a "
+        f"row; {found['dead']:.1%} of them are never used. {options.output / 'sae.svg'}, "
         f"{time.perf_counter() - started:.0f} s"
     )
 

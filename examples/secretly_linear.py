@@ -222,8 +222,7 @@ def against_the_paper(found: dict[str, xr.Dataset]) -> list[str]:
             f"probe of {name}: best at layer {int(best.layer)}, "
             f"{_interval(best, 'accuracy', '.3f')}, first layer "
             f"{_interval(first, 'accuracy', '.3f')}, last {_interval(last, 'accuracy', '.3f')}; "
-            f"commonest class "
-            f"{_interval(probe, 'majority', '.3f')}, shuffled labels "
+            f"commonest class {_interval(probe, 'majority', '.3f')}, shuffled labels "
             f"{_interval(best, 'control_accuracy', '.3f')}."
         )
     return lines

@@ -277,8 +277,7 @@ def _warn_if_short(window: Window) -> None:
     widest = max(window.moments.width(x) for x, _ in window.pairs)
     if window.moments.n <= widest + 1:
         warnings.warn(
-            f"{count(window.moments.n, 'sample')} of {widest} features: any step between layers "
-            "is linear "
-            "in-sample with so few; give more samples, or held_out=",
+            f"{count(int(window.moments.n), 'sample')} of {widest} features: any step between "
+            "layers is linear in-sample with so few; give more samples, or held_out=",
             stacklevel=3,
         )

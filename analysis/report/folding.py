@@ -39,10 +39,9 @@ def _section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.folding(dataset)],
                 f"{attributes['title']}: perplexity on {count(attributes['tokens'], 'token')}, "
-                "times that "
-                f"of the whole model ({float(dataset.whole):.1f}), with spans of blocks removed "
-                "and with the least-squares map of what they did folded into the last "
-                "feed-forward matrix of the block before. Whiskers are "
+                f"times that of the whole model ({float(dataset.whole):.1f}), with spans of "
+                "blocks removed and with the least-squares map of what they did folded into the "
+                "last feed-forward matrix of the block before. Whiskers are "
                 f"{attributes['level']:.0%} intervals, paired by document.",
             )
         )

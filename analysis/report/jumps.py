@@ -55,11 +55,11 @@ def _early_exit_section(found: list[xr.Dataset]) -> Section:
                 [plots.early_exit(dataset)],
                 f"{attributes['title']}: Precision@1 over blocks run, on "
                 f"{count(attributes['samples'], 'sample')}. Fixed: all leave at one layer. "
-                "Dynamic: each "
-                "leaves at the first layer whose two best probabilities are further apart than "
-                "0.9 λ + 0.1 exp(−4 t / N), one point for each λ; t is the token's place and N = "
-                f"{attributes['mean_length']:.1f} the mean length. mat decodes through the map to "
-                f"the last layer, {results.fitted_on(dataset)}. Bands are {_bands(dataset)}.",
+                "Dynamic: each leaves at the first layer whose two best probabilities are "
+                "further apart than 0.9 λ + 0.1 exp(−4 t / N), one point for each λ; t is the "
+                f"token's place and N = {attributes['mean_length']:.1f} the mean length. mat "
+                f"decodes through the map to the last layer, {results.fitted_on(dataset)}. Bands "
+                f"are {_bands(dataset)}.",
             )
         )
         shortcuts = dataset.shortcut.values.tolist()
@@ -95,9 +95,8 @@ def _early_exit_section(found: list[xr.Dataset]) -> Section:
 def _generation_findings(dataset: xr.Dataset) -> list[str]:
     early, full = (dataset.sel(way=w) for w in dataset.way.values.tolist()[:2])
     return [
-        f"{dataset.attrs['title']}: generating with early exits runs "
-        f"{_span(dataset, 'calls')} of {count(dataset.attrs['n_blocks'], 'block')} a token in a "
-        "row "
+        f"{dataset.attrs['title']}: generating with early exits runs {_span(dataset, 'calls')} of "
+        f"{count(dataset.attrs['n_blocks'], 'block')} a token in a row "
         f"({_span(dataset, 'blocks')} counting each position), in "
         f"{_span(early * 1000, 'seconds', '.1f')} ms a token against "
         f"{_span(full * 1000, 'seconds', '.1f')} ms with all blocks; "
@@ -126,11 +125,10 @@ def _generation_section(found: list[xr.Dataset]) -> Section:
                 ["measure", "mean over prompts"],
                 rows,
                 f"{dataset.attrs['title']}: {count(dataset.attrs['max_new_tokens'], 'token')} "
-                "after each of "
-                f"{count(dataset.attrs['prompts'], 'prompt')}, of "
-                f"{count(dataset.attrs['n_blocks'], 'block')}; "
-                f"{dataset.attrs['level']:.0%} Student t intervals over prompts; {shown}. Wall "
-                "times are those of the machine that made this report.",
+                f"after each of {count(dataset.attrs['prompts'], 'prompt')}, of "
+                f"{count(dataset.attrs['n_blocks'], 'block')}; {dataset.attrs['level']:.0%} "
+                f"Student t intervals over prompts; {shown}. Wall times are those of the machine "
+                "that made this report.",
             )
         )
     return Section(
@@ -174,10 +172,9 @@ def _submodules_section(found: list[xr.Dataset]) -> Section:
                 [plots.precision(dataset, ks=[int(dataset.k[0])]), plots.surprisal(dataset)],
                 f"{dataset.attrs['title']}: Precision and surprisal, on "
                 f"{count(dataset.attrs['samples'], 'sample')}, when from the layer on the "
-                "horizontal axis "
-                "all later blocks run with a fitted map in place of attention, feed-forward or "
-                "norms, at all positions; mat and id jump to the last layer. Bands are "
-                f"{_bands(dataset)}.",
+                "horizontal axis all later blocks run with a fitted map in place of attention, "
+                "feed-forward or norms, at all positions; mat and id jump to the last layer. "
+                f"Bands are {_bands(dataset)}.",
             )
         )
         names, ks = dataset.shortcut.values.tolist(), dataset.k.values.tolist()

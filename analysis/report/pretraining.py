@@ -48,8 +48,8 @@ def _section(found: list[xr.Dataset]) -> Section:
                 f"{attributes['title']}: {attributes['parameters']:,} parameters, "
                 f"{count(attributes['tokens_trained'], 'token')} of training from each of "
                 f"{count(dataset.sizes['seed'], 'seed')}; linearity of {attributes['states']:,} "
-                "states of "
-                f"held-out text; bands are {attributes['level']:.0%} intervals over seeds.",
+                f"states of held-out text; bands are {attributes['level']:.0%} intervals over "
+                "seeds.",
             )
         )
         strengths = np.atleast_1d(attributes["strengths"]).tolist()

@@ -16,9 +16,8 @@ def _findings(dataset: xr.Dataset) -> list[str]:
     best = dataset.isel(layer=int(dataset.accuracy.argmax("layer")))
     return [
         f"{dataset.attrs['title']}: {count(dataset.sizes['class'], 'class')} are told apart best "
-        "at "
-        f"layer {int(best.layer)} of {int(dataset.layer[-1])}, {percent(best, 'accuracy')}; the "
-        f"commonest class gives {percent(dataset, 'majority')}, shuffled labels "
+        f"at layer {int(best.layer)} of {int(dataset.layer[-1])}, {percent(best, 'accuracy')}; "
+        f"the commonest class gives {percent(dataset, 'majority')}, shuffled labels "
         f"{percent(best, 'control_accuracy')}."
     ]
 

@@ -51,12 +51,10 @@ def _section(found: list[xr.Dataset]) -> Section:
                 [plots.pruning(dataset)],
                 f"{attributes['title']}: perplexity of {count(attributes['tokens'], 'token')} of "
                 f"{count(attributes['documents'], 'document')} held out, windows of "
-                f"{attributes['context']} "
-                f"tokens, {attributes['stride']} apart; bands are {attributes['level']:.0%} "
-                f"intervals over {count(attributes['clusters'], 'document')}. Blocks in order of "
-                f"{by}, "
-                f"{how}; maps fitted on {count(attributes['fitted_on'], 'token')}, maps "
-                "distilled on "
+                f"{attributes['context']} tokens, {attributes['stride']} apart; bands are "
+                f"{attributes['level']:.0%} intervals over "
+                f"{count(attributes['clusters'], 'document')}. Blocks in order of {by}, {how}; "
+                f"maps fitted on {count(attributes['fitted_on'], 'token')}, maps distilled on "
                 f"{attributes['distilled_on'][0]:,}, all parameters on "
                 f"{attributes['distilled_on'][1]:,}.",
             )

@@ -45,8 +45,7 @@ def _similarity_section(found: list[xr.Dataset]) -> Section:
                 [plots.similarity(dataset, [name]) for name in names],
                 f"{dataset.attrs['title']}: similarity of the layer of each row and that of each "
                 f"column on {count(dataset.attrs['samples'], 'sample')}, from their joint Gram. "
-                "Linear "
-                "CKA and Procrustes weigh directions by their variance; SVCCA is the mean "
+                "Linear CKA and Procrustes weigh directions by their variance; SVCCA is the mean "
                 f"canonical correlation of the components that hold {variance:.0%} of it, PWCCA "
                 "the mean weighted by what the row's layer has of each. The distance runs from 0 "
                 "(equal up to rotation, scale and shift) to 2.",
@@ -77,10 +76,9 @@ def _spectra_section(found: list[xr.Dataset]) -> Section:
             Picture(
                 [plots.spectra(dataset)],
                 f"{dataset.attrs['title']}, {count(dataset.attrs['samples'], 'sample')}. Left: "
-                "how many "
-                "directions a layer uses: exp of the entropy of its singular values (effective "
-                "rank), the participation ratio (Σλ)²/Σλ², and components for a share of the "
-                "variance. Middle: the mean cosine of two different samples, the share of "
+                "how many directions a layer uses: exp of the entropy of its singular values "
+                "(effective rank), the participation ratio (Σλ)²/Σλ², and components for a share "
+                "of the variance. Middle: the mean cosine of two different samples, the share of "
                 "E‖x‖² that lies in the mean, and the share of variance of the first component. "
                 "Right: variance of the principal components of some layers. Bands are 95% "
                 "jackknife intervals over groups of documents.",

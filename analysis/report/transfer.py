@@ -111,9 +111,8 @@ def _r2_section(found: list[xr.Dataset]) -> Section:
                 ["fitted on", "evaluated on", "mean r²", "cost"],
                 rows,
                 f"{dataset.attrs['title']}: averages over {count(dataset.sizes['pair'], 'pair')} "
-                "of layers, "
-                f"with percentile intervals of {dataset.attrs['resamples']:,} bootstrap resamples "
-                "of whole clusters; the cost is of the same resamples.",
+                f"of layers, with percentile intervals of {dataset.attrs['resamples']:,} "
+                "bootstrap resamples of whole clusters; the cost is of the same resamples.",
             )
         )
     return Section("Transfer between corpora: r²", parts)
