@@ -11,6 +11,7 @@ import numpy as np
 
 from actstore.cli.common import add_evaluation, add_run, command, train_and_evaluation
 from actstore.errors import FitError, SelectionError
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.store import Run
@@ -63,7 +64,12 @@ def _fit(arguments: argparse.Namespace) -> int:
     progress = False if arguments.quiet else None
     train, held_out = train_and_evaluation(arguments)
     if arguments.dry_run:
-        plan = plan_gram(train, memory=arguments.memory, workers=arguments.workers)
+        plan = plan_gram(
+            train,
+            pairs=arguments.pairs,
+            memory=arguments.memory,
+            workers=arguments.workers,
+        )
         print(plan.describe())
         return 0
     if arguments.workers is not None:
@@ -71,7 +77,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise FitError("no file for the maps; -o maps.safetensors names one, --dry-run needs none")
     maps = fit(
-        gram(train, memory=arguments.memory, progress=progress),
+        gram(train, pairs=arguments.pairs, memory=arguments.memory, progress=progress),
         pairs=arguments.pairs,
         ridge=arguments.ridge,
         intercept=arguments.intercept,
@@ -167,7 +173,8 @@ def _transfer(
         texts = _texts(run)
         if not seen.isdisjoint(texts):
             print(
-                f"{run.name} shares {len(seen & texts)} texts with the corpora before it: left out "
+                f"{run.name} shares {count(len(seen & texts), 'text')} with the corpora before "
+                "it: left out "
                 "of the transfer, which would be measured on what was fitted",
                 file=sys.stderr,
             )

@@ -20,6 +20,7 @@ def as_gram(
     progress: bool | None,
     parts: int | None = None,
     weights: Any = None,
+    pairs: str | Sequence[Any] | None = None,
 ) -> Gram:
     """The Gram given, or that of the run given.
 
@@ -29,6 +30,8 @@ def as_gram(
         Parts are needed: a run's documents are dealt out to so many, a Gram must have its own.
     weights : optional
         Of a run's rows; a Gram has its own.
+    pairs : optional
+        All that is needed of a run; a Gram has what it has.
     """
     if isinstance(on, Gram):
         if weights is not None:
@@ -43,7 +46,15 @@ def as_gram(
         return on
     if not hasattr(on, "row_blocks"):
         raise FitError(f"a Run or a Gram is needed, not {type(on).__name__}")
-    return compute(on, sites=sites, layers=layers, parts=parts, weights=weights, progress=progress)
+    return compute(
+        on,
+        sites=sites,
+        layers=layers,
+        pairs=pairs,
+        parts=parts,
+        weights=weights,
+        progress=progress,
+    )
 
 
 def one_ridge(ridge: Any) -> float:

@@ -13,10 +13,10 @@ from tqdm import tqdm
 from actstore.fitting.inputs import as_gram, by_source, one_ridge, ridge_values, shared_out
 from actstore.fitting.lazy import SolvedMaps
 from actstore.fitting.maps import LinearMap, MapSet
-from actstore.fitting.pairs import layers_of, resolve_pairs
 from actstore.fitting.problem import Problem, Solved
 from actstore.fitting.reduced_rank import check_rank
 from actstore.fitting.validation import FOLDS, choose_ridges
+from actstore.grams.pairs import layers_of, resolve_pairs
 from actstore.grams.sizes import physical_memory
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
@@ -97,6 +97,7 @@ def fit(
         progress,
         FOLDS if several else None,
         weights,
+        pairs,
     )
     places = resolve_pairs(moments.columns, pairs)
     if several:

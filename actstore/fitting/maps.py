@@ -13,8 +13,8 @@ import xarray as xr
 
 from actstore.errors import FitError, SiteError
 from actstore.fitting.applying import apply_map
-from actstore.fitting.pairs import Pair, missing_pair
 from actstore.grams.columns import Columns, Key
+from actstore.grams.pairs import Pair, missing_pair
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 

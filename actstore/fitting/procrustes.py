@@ -10,8 +10,8 @@ import numpy as np
 from actstore.errors import FitError
 from actstore.fitting.inputs import as_gram
 from actstore.fitting.maps import LinearMap, MapSet
-from actstore.fitting.pairs import layers_of, resolve_pairs
 from actstore.fitting.tables import every_pair
+from actstore.grams.pairs import layers_of, resolve_pairs
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
@@ -56,7 +56,8 @@ def procrustes(
         Layers of different widths, or unknown pairs.
     """
     pairs = pairs if isinstance(pairs, str) else list(pairs)
-    moments = as_gram(on, sites, layers_of(pairs) if layers is None else layers, progress)
+    layers = layers_of(pairs) if layers is None else layers
+    moments = as_gram(on, sites, layers, progress, pairs=pairs)
     columns, keys = moments.columns, moments.layers
     places = resolve_pairs(columns, pairs)
     for source, target in places:

@@ -84,8 +84,11 @@ def r2_by_rank(
         raise FitError(f"{maps!r} were reduced to rank {maps.provenance['rank']}: fit without rank")
     columns = maps.columns
     layers = columns.keys() if len(columns.sites) == 1 else None
+    pairs = columns.keys_of(maps.places)
     sources = [
-        as_gram(g, columns.sites, layers, progress) for g in (fitted_on, on) if g is not None
+        as_gram(g, columns.sites, layers, progress, pairs=pairs)
+        for g in (fitted_on, on)
+        if g is not None
     ]
     trained, rows = (Evaluation(columns, g, maps.provenance) for g in (sources[0], sources[-1]))
 

@@ -13,11 +13,11 @@ import xarray as xr
 
 from actstore.fitting.inputs import as_gram, by_source, one_ridge, ridge_values
 from actstore.fitting.maps import LinearMap, MapSet
-from actstore.fitting.pairs import layers_of, resolve_pairs
 from actstore.fitting.solving import Spectrum, spectrum
 from actstore.fitting.squared_errors import Evaluation, squared_errors
 from actstore.fitting.tables import attributes, check_average, labels, r2_values, tabulate
 from actstore.grams.columns import Columns
+from actstore.grams.pairs import layers_of, resolve_pairs
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 from actstore.grams.threads import available_cores, one_blas_thread
@@ -57,7 +57,8 @@ def ridge_path(
     """
     values = ridge_values(ridges)
     pairs = pairs if isinstance(pairs, str) else list(pairs)
-    moments = as_gram(on, sites, layers_of(pairs) if layers is None else layers, progress)
+    layers = layers_of(pairs) if layers is None else layers
+    moments = as_gram(on, sites, layers, progress, pairs=pairs)
     return RidgePath(moments, values, resolve_pairs(moments.columns, pairs), intercept)
 
 
@@ -200,7 +201,8 @@ class RidgePath(Mapping[float, MapSet]):
         """
         check_average(average)
         layers = self.columns.keys() if len(self.columns.sites) == 1 else None
-        moments = as_gram(on, self.columns.sites, layers, progress)
+        pairs = self.columns.keys_of(self.places)
+        moments = as_gram(on, self.columns.sites, layers, progress, pairs=pairs)
         rows = Evaluation(self.columns, moments, self.provenance)
 
         def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:

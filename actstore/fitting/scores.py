@@ -12,9 +12,9 @@ from scipy import stats
 from actstore.errors import FitError
 from actstore.fitting.inputs import as_gram
 from actstore.fitting.maps import MapSet
-from actstore.fitting.pairs import resolve_pairs
 from actstore.fitting.squared_errors import Evaluation
 from actstore.fitting.tables import attributes, check_average, r2_values, tabulate
+from actstore.grams.pairs import resolve_pairs
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
@@ -210,7 +210,8 @@ def identity_r2(
         As from `r2`; NaN where widths differ.
     """
     check_average(average)
-    rows = as_gram(on, None, None, progress)
+    pairs = pairs if isinstance(pairs, str) else list(pairs)
+    rows = as_gram(on, None, None, progress, pairs=pairs)
     columns, keys = rows.columns, rows.layers
 
     def values(source: int, targets: Sequence[int]) -> dict[int, np.ndarray]:
@@ -240,7 +241,8 @@ def evaluation_of(
     """The rows to score maps on, with their Gram."""
     columns = maps.columns
     layers = columns.keys() if len(columns.sites) == 1 else None
-    rows = as_gram(on, columns.sites, layers, progress, parts)
+    pairs = columns.keys_of(maps.places)
+    rows = as_gram(on, columns.sites, layers, progress, parts, pairs=pairs)
     return Evaluation(columns, rows, maps.provenance)
 
 

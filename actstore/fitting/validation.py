@@ -10,10 +10,10 @@ import numpy as np
 import xarray as xr
 
 from actstore.fitting.inputs import as_gram, ridge_values
-from actstore.fitting.pairs import layers_of, resolve_pairs
 from actstore.fitting.ridge import RidgePath, warn_of
 from actstore.fitting.squared_errors import Evaluation
 from actstore.fitting.tables import attributes, check_average, every_pair, r2_values, tabulate
+from actstore.grams.pairs import layers_of, resolve_pairs
 from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 
@@ -61,7 +61,7 @@ def cross_validate(
     check_average(average)
     values = ridge_values(ridges)
     pairs = pairs if isinstance(pairs, str) else list(pairs)
-    moments = as_gram(on, None, layers_of(pairs), progress, folds)
+    moments = as_gram(on, None, layers_of(pairs), progress, folds, pairs=pairs)
     places = resolve_pairs(moments.columns, pairs)
     return _validated(moments, values, places, intercept, average)
 

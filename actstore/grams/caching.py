@@ -17,6 +17,8 @@ from actstore.grams.source import RowSource
 from actstore.grams.statistics import Gram
 from actstore.grams.weights import Weights
 
+Blocks = frozenset[tuple[int, int]] | None
+
 
 def cache_key(
     run: RowSource,
@@ -24,9 +26,11 @@ def cache_key(
     dtype: str,
     parts: Parts | None = None,
     weights: Weights | None = None,
+    blocks: Blocks = None,
 ) -> dict[str, Any]:
     """Everything that the numbers depend on."""
     return {
+        **({} if blocks is None else {"blocks": sorted(map(list, blocks))}),
         **({} if parts is None else {"parts": parts.digest()}),
         **({} if weights is None else {"weights": weights.digest()}),
         "format": FORMAT,
@@ -49,10 +53,13 @@ def read_cached(
     weights: Weights | None = None,
     only: Columns | None = None,
     memory: float = float("inf"),
+    blocks: Blocks = None,
+    wanted: Blocks = None,
 ) -> Gram | None:
-    """The kept Gram of `columns`, or the part of it that is `only`; None where there is none, or
-    its bytes are no longer those written. One larger than `memory` bytes is left on disk."""
-    key = cache_key(run, columns, dtype, parts, weights)
+    """The kept Gram of `columns`, or the part of it that is `only` these, or these blocks of them;
+    None where there is none, or its bytes are no longer those written. One larger than `memory`
+    bytes is left on disk."""
+    key = cache_key(run, columns, dtype, parts, weights, blocks)
     group = cache_group(run, key, create=False)
     if group is None:
         return None
@@ -60,7 +67,7 @@ def read_cached(
     try:
         if read_header(group, name).get("key") != key:
             return None
-        return read_gram(group, name, only, memory=memory)
+        return read_gram(group, name, only, memory=memory, wanted=wanted)
     except CorruptionError as error:
         warnings.warn(f"{error}; it is computed again", stacklevel=3)
         return None
@@ -74,10 +81,11 @@ def write_cached(
     dtype: str,
     parts: Parts | None = None,
     weights: Weights | None = None,
+    blocks: Blocks = None,
 ) -> bool:
     """Keep a Gram, and say whether it is; a store that cannot be written to costs a warning, not
     the result."""
-    key = cache_key(run, gram.columns, dtype, parts, weights)
+    key = cache_key(run, gram.columns, dtype, parts, weights, blocks)
     try:
         group = cache_group(run, key, create=True)
         if group is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,11 @@ class Columns(Sequence[Column]):
         if len(self.sites) == 1:
             return [column.layer for column in self._columns]
         return [(column.site, column.layer) for column in self._columns]
+
+    def keys_of(self, places: Iterable[tuple[int, int]]) -> list[tuple[Key, Key]]:
+        """Pairs of places as pairs of keys."""
+        keys = self.keys()
+        return [(keys[i], keys[j]) for i, j in places]
 
     def index(self, key: Any, start: int = 0, stop: int | None = None) -> int:
         """Place of a key; a negative layer counts from the site's last.

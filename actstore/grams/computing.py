@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from actstore.errors import GramError
@@ -11,6 +11,7 @@ from actstore.grams.caching import cache_key, kept_as, read_cached, write_cached
 from actstore.grams.checkpoints import EVERY, Checkpoints
 from actstore.grams.columns import Columns, select_columns
 from actstore.grams.executing import compute_gram, compute_tiled, part_provenance, provenance_of
+from actstore.grams.pairs import needed_blocks
 from actstore.grams.parts import Parts, make_parts
 from actstore.grams.planning import make_plan
 from actstore.grams.plans import Plan
@@ -28,6 +29,7 @@ def gram(
     *,
     sites: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
+    pairs: str | Iterable[Any] | None = None,
     precision: str = "auto",
     memory: int | str | None = None,
     parts: Any = None,
@@ -39,7 +41,8 @@ def gram(
     progress: bool | None = None,
     client: Any = None,
 ) -> Gram:
-    """Sufficient statistics of every pair of layers of a run, in one pass over its rows.
+    """Sufficient statistics of every pair of layers of a run, or of some, in one pass over its
+    rows.
 
     With Z = [z₀ | z₁ | … | z_L], every XᵀX and XᵀY that least squares between two layers needs
     is a block of ZᵀZ; the symmetric half is computed, in memory that does not depend on the
@@ -53,6 +56,10 @@ def gram(
         Default: ``resid`` where the run has it, else every site in view.
     layers : sequence of int, optional
         Default: all in view; negative ones count from the last.
+    pairs : str or iterable of (source, target), optional
+        As for `actstore.fit`: only the moments that maps between these pairs and their scores
+        take: of "to_last" and "adjacent" some three blocks a layer, instead of as many as there
+        are layers. "within": no pairs, each layer's own moments alone. Default: all.
     precision : {"auto", "float64", "sketch", "float32"}
         Of the products. "auto" is float64, exact to about 1e-15 of each column's spread.
         "sketch" multiplies in float32 rows that a factor of some random rows has whitened: r²
@@ -112,6 +119,7 @@ def gram(
     warn_if_partial(run)
     dtype = _dtype(precision)
     columns = select_columns(run, sites, layers)
+    blocks = needed_blocks(columns, pairs)
     division = None if parts is None else make_parts(run, parts)
     counts = None if weights is None else make_weights(run, weights, division)
     if device is not None:
@@ -125,15 +133,12 @@ def gram(
     room = here if memory is None else parse_size(memory)
     if cache:
         kind = kept_as(dtype, sketch_seed)
-        kept = read_cached(run, columns, kind, division, counts, memory=room)
-        every = select_columns(run, columns.sites, None)
-        if kept is None and every != columns:
-            kept = read_cached(run, every, kind, division, counts, columns, memory=room)
+        kept = _kept(run, columns, kind, division, counts, room, blocks)
         if kept is not None:
             return _brought_back(kept, run, dtype, division, counts)
     workers = _workers(client, device)
     budget = _of_workers(client) if memory is None else memory
-    plan = _plan(run, columns, dtype, budget, division, cache, workers)
+    plan = _plan(run, columns, dtype, budget, division, cache, workers, blocks)
     _check_passes(run, plan, memory)
     how: dict[str, Any] = {
         "weights": counts,
@@ -149,11 +154,34 @@ def gram(
         return compute_tiled(run, plan, division, **how)
     checkpoints = None
     if cache and checkpoint is not None and dtype != "sketch":
-        key = cache_key(run, columns, dtype, division, counts)
+        key = cache_key(run, columns, dtype, division, counts, blocks)
         checkpoints = Checkpoints(run, key, columns, checkpoint)
     found = compute_gram(run, plan, division, checkpoints=checkpoints, **how)
-    if cache and write_cached(run, found, kind, division, counts) and checkpoints is not None:
-        checkpoints.clear()
+    if cache:
+        kept_now = write_cached(run, found, kind, division, counts, blocks)
+        if kept_now and checkpoints is not None:
+            checkpoints.clear()
+    return found
+
+
+def _kept(
+    run: RowSource,
+    columns: Columns,
+    kind: str,
+    parts: Parts | None,
+    weights: Weights | None,
+    memory: float,
+    blocks: frozenset[tuple[int, int]] | None,
+) -> Gram | None:
+    """What is kept of just these blocks, or of more layers or pairs."""
+    if blocks is not None:
+        found = read_cached(run, columns, kind, parts, weights, memory=memory, blocks=blocks)
+        if found is not None:
+            return found
+    found = read_cached(run, columns, kind, parts, weights, memory=memory, wanted=blocks)
+    every = select_columns(run, columns.sites, None)
+    if found is None and every != columns:
+        found = read_cached(run, every, kind, parts, weights, columns, memory=memory, wanted=blocks)
     return found
 
 
@@ -175,6 +203,7 @@ def plan_gram(
     *,
     sites: str | Sequence[str] | None = None,
     layers: Sequence[int] | None = None,
+    pairs: str | Iterable[Any] | None = None,
     precision: str = "auto",
     memory: int | str | None = None,
     parts: Any = None,
@@ -189,7 +218,7 @@ def plan_gram(
 
     Parameters
     ----------
-    run, sites, layers, precision, memory, parts, device, cache
+    run, sites, layers, pairs, precision, memory, parts, device, cache
         As for `gram`; `memory` is that of all workers together.
     workers : int, optional
         How many tasks run at the same time: the threads of a cluster. Default: the cores that
@@ -207,7 +236,8 @@ def plan_gram(
     columns = select_columns(run, sites, layers)
     division = None if parts is None else make_parts(run, parts)
     workers = _workers(None, device) if workers is None else workers
-    return _plan(run, columns, _dtype(precision), memory, division, cache, workers)
+    blocks = needed_blocks(columns, pairs)
+    return _plan(run, columns, _dtype(precision), memory, division, cache, workers, blocks)
 
 
 def _plan(
@@ -218,6 +248,7 @@ def _plan(
     parts: Parts | None,
     cache: bool,
     workers: int | None,
+    blocks: frozenset[tuple[int, int]] | None = None,
 ) -> Plan:
     if parts is not None and memory is None:
         # Many Grams at once: better in passes than ended by the system.
@@ -230,6 +261,7 @@ def _plan(
         workers=workers,
         parts=0 if parts is None else len(parts),
         tiled=_has_place(run, cache),
+        blocks=blocks,
     )
 
 

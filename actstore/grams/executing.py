@@ -123,13 +123,14 @@ def compute_tiled(
     Gram
         Its blocks are read when they are used.
     """
-    key = cache_key(run, plan.columns, kept_as(plan.dtype, sketch_seed), parts, weights)
+    kind = kept_as(plan.dtype, sketch_seed)
+    key = cache_key(run, plan.columns, kind, parts, weights, plan.blocks)
     group = cache_group(run, key, create=True)
     if group is None:
         raise GramError(
             f"{run.model}/{run.corpus} has no place on disk for tiles of a Gram: allow more memory"
         )
-    tiles = TiledGram(group, plan.columns, plan.parts)
+    tiles = TiledGram(group, plan.columns, plan.parts, plan.blocks)
     shift = tiles.shift()
     recipe = Recipe({}, plan.dtype, None, _values(weights), parts, device)
     sketched = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
@@ -64,23 +64,35 @@ def write_gram(group: zarr.Group, gram: Gram, extra: dict[str, Any] | None = Non
     One array of moments for each shape of block, ``(block, rows, columns)``, one chunk a block,
     so that any block can be read alone. Parts are groups of the same make, ``part_0`` and so on.
     """
-    for (height, width), pairs in pairs_by_shape(gram.columns).items():
+    for (height, width), pairs in pairs_by_shape(gram.columns, gram.blocks).items():
         array = create_moments(group, height, width, len(pairs))
         for number, pair in enumerate(pairs):
             array[number] = gram.blocks[pair]
     for number, part in enumerate(gram.parts):
         write_gram(group.require_group(f"part_{number}"), part)
     write_header(
-        group, gram.columns, gram.n, gram.shift, gram.total, gram.provenance, len(gram.parts), extra
+        group,
+        gram.columns,
+        gram.n,
+        gram.shift,
+        gram.total,
+        gram.provenance,
+        len(gram.parts),
+        extra,
+        gram.blocks,
     )
 
 
-def pairs_by_shape(columns: Columns) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Pairs i ≤ j by the shape of their block: one array holds all of a shape, in this order."""
+def pairs_by_shape(
+    columns: Columns, blocks: Collection[tuple[int, int]] | None = None
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Pairs i ≤ j, all or those of `blocks`, by the shape of their block: one array holds all of a
+    shape, in this order."""
     shapes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for i, first in enumerate(columns):
         for j in range(i, len(columns)):
-            shapes.setdefault((first.width, columns[j].width), []).append((i, j))
+            if blocks is None or (i, j) in blocks:
+                shapes.setdefault((first.width, columns[j].width), []).append((i, j))
     return shapes
 
 
@@ -98,6 +110,7 @@ def write_header(
     provenance: dict[str, Any],
     parts: int,
     extra: dict[str, Any] | None,
+    blocks: Collection[tuple[int, int]] | None = None,
 ) -> None:
     """What makes a group whose blocks are written a Gram."""
     for name, values in (("shift", shift), ("total", total)):
@@ -108,7 +121,7 @@ def write_header(
         "n": n,
         "pairs": {
             f"{height}x{width}": [list(pair) for pair in pairs]
-            for (height, width), pairs in pairs_by_shape(columns).items()
+            for (height, width), pairs in pairs_by_shape(columns, blocks).items()
         },
         "provenance": provenance,
         "parts": parts,
@@ -148,9 +161,15 @@ def read_header(group: zarr.Group, name: str) -> dict[str, Any]:
 
 
 def read_gram(
-    group: zarr.Group, name: str, only: Columns | None = None, *, memory: float = float("inf")
+    group: zarr.Group,
+    name: str,
+    only: Columns | None = None,
+    *,
+    memory: float = float("inf"),
+    wanted: Collection[tuple[int, int]] | None = None,
 ) -> Gram:
-    """Read what `write_gram` wrote, or the columns `only` of it, every checksum compared.
+    """Read what `write_gram` wrote, or the columns `only` of it, or the blocks `wanted` of these,
+    every checksum compared.
 
     Blocks that take more than `memory` bytes together are left on disk and read when used.
 
@@ -173,7 +192,7 @@ def read_gram(
         (place[a], place[b]): (group, f"moments_{shape}", number, name)
         for shape, pairs in header["pairs"].items()
         for number, (a, b) in enumerate(pairs)
-        if a in place and b in place
+        if a in place and b in place and (wanted is None or (place[a], place[b]) in wanted)
     }
     size = 8 * sum(columns[chosen[a]].width * columns[chosen[b]].width for a, b in places)
     blocks: Mapping[tuple[int, int], np.ndarray] = Chosen(read_array, places)
@@ -186,7 +205,7 @@ def read_gram(
             raise CorruptionError(f"part {number} of the Gram {name} is missing")
         part_name = f"{name}, part {number}"
         room = float("inf") if isinstance(blocks, dict) else 0
-        parts.append(read_gram(part, part_name, only, memory=room))
+        parts.append(read_gram(part, part_name, only, memory=room, wanted=wanted))
     return Gram(
         columns if only is None else only,
         header["n"],

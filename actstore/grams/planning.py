@@ -30,6 +30,7 @@ def make_plan(
     block_rows: int | None = None,
     parts: int = 0,
     tiled: bool = False,
+    blocks: frozenset[tuple[int, int]] | None = None,
 ) -> Plan:
     """Cut the upper triangle of ZᵀZ into tasks of equal work.
 
@@ -55,6 +56,8 @@ def make_plan(
         Parts to keep apart; each costs a whole Gram of memory, and their sum another.
     tiled : bool
         Whether several passes may be made, with tiles put on disk; not with row ranges.
+    blocks : frozenset of (i, j), i ≤ j, optional
+        Which to compute, every column's with itself among them. Default: all.
 
     Returns
     -------
@@ -76,14 +79,14 @@ def make_plan(
     itemsize = np.dtype(READ_AS[run.dtype]).itemsize
 
     def attempt(workers: int, rows: int | None, order: int) -> Plan:
-        passes = share_passes(columns, workers, order)
+        passes = share_passes(columns, workers, order, blocks)
         widest = max(width_of(columns, columns_of(lot)) for lots in passes for lot in lots)
         fitting = [
             n for n in BLOCK_ROWS if n * widest * (8 + itemsize) <= BUFFER_BYTES and n >= 512
         ]
         rows = rows or (fitting[-1] if fitting else 512)
-        blocks = len(run.row_blocks(rows))
-        cuts = np.linspace(0, blocks, min(row_ranges, blocks) + 1).astype(int).tolist()
+        n_blocks = len(run.row_blocks(rows))
+        cuts = np.linspace(0, n_blocks, min(row_ranges, n_blocks) + 1).astype(int).tolist()
         tasks = [
             Task(tuple(lot), columns_of(lot), first, stop, number)
             for number, lots in enumerate(passes)
@@ -94,7 +97,7 @@ def make_plan(
             columns,
             run.n_samples,
             rows,
-            blocks,
+            n_blocks,
             workers,
             dtype,
             itemsize,
@@ -104,6 +107,7 @@ def make_plan(
             len(passes),
             getattr(run, "held_bytes", 0),
             getattr(run, "sequential", False),
+            blocks,
         )
 
     orders = plane_orders(len(columns)) if tiled and row_ranges == 1 else [1]

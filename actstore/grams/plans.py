@@ -82,6 +82,8 @@ class Plan:
         Bytes that the source of the rows holds itself.
     forward : bool
         Whether a model makes the rows, so that a pass is one of the model over the whole corpus.
+    blocks : frozenset of (i, j), i ≤ j, or None
+        Those computed, where it is not all of them.
     """
 
     columns: Columns
@@ -97,6 +99,7 @@ class Plan:
     passes: int = 1
     source_bytes: int = 0
     forward: bool = False
+    blocks: frozenset[tuple[int, int]] | None = field(default=None, repr=False)
 
     @property
     def n_columns(self) -> int:
@@ -107,6 +110,11 @@ class Plan:
     def tiles(self) -> list[Tile]:
         """Every tile once."""
         return [tile for task in self.tasks if task.first == 0 for tile in task.tiles]
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Blocks (i ≤ j) that are computed."""
+        return [(t.row, k) for t in self.tiles for k in range(t.start, t.stop)]
 
     def of_pass(self, number: int) -> list[Task]:
         """Tasks of one pass."""
@@ -187,10 +195,12 @@ class Plan:
         """What `actstore fit --dry-run` prints: one fact a line."""
         costs = [self.cost(task) for task in self.tasks]
         most = {name: max(getattr(cost, name) for cost in costs) for name in Cost.__slots__}
+        count = len(self.columns)
         lines = {
             "rows × columns": f"{self.n_samples:,} × {self.n_columns:,} of "
             f"{len(self.columns)} layers",
             "Gram": f"{show_size(self.gram_bytes)} in float64, products in {self.dtype}",
+            "blocks": f"{len(self.pairs):,} of {count * (count + 1) // 2:,} pairs of layers",
             "parts kept apart": str(self.parts or "none"),
             "operations": f"{self.flops:.3g}",
             "passes": f"{self.passes}, each layer in {self.readings:.3g} of them"

@@ -84,6 +84,9 @@ class Gram:
             f"{'−' if entry['sign'] < 0 else ''}{entry['model']}/{entry['corpus']}"
             for entry in self.provenance["runs"]
         )
+        count = len(self.columns)
+        if len(self.blocks) < count * (count + 1) // 2:
+            held += f" ({len(self.blocks):,} of {count * (count + 1) // 2:,} pairs)"
         parts = f" in {len(self.parts)} parts" if self.parts else ""
         size = self.nbytes / 2**20
         weight = f" that weigh {self.n:,.6g}" if self.n != self.rows else ""
@@ -169,7 +172,10 @@ class Gram:
         kept."""
         chosen = [self.columns.index(key) for key in keys]
         places = {
-            (p, q): (a, b) for q, b in enumerate(chosen) for p, a in enumerate(chosen[: q + 1])
+            (p, q): (a, b)
+            for q, b in enumerate(chosen)
+            for p, a in enumerate(chosen[: q + 1])
+            if (min(a, b), max(a, b)) in self.blocks
         }
         blocks: Mapping[tuple[int, int], np.ndarray] = Chosen(self._shifted, places)
         if isinstance(self.blocks, dict):
@@ -244,6 +250,12 @@ class Gram:
         return load_gram(path)
 
     def _shifted(self, a: int, b: int) -> np.ndarray:
+        if (min(a, b), max(a, b)) not in self.blocks:
+            keys = self.layers
+            raise GramError(
+                f"the moments between {keys[a]} and {keys[b]} are not in {self!r}: compute it with "
+                "gram(run), or with these among its pairs="
+            )
         return self.blocks[a, b] if a <= b else self.blocks[b, a].T
 
     def _raw_part(self, a: int, b: int) -> np.ndarray:
@@ -257,6 +269,11 @@ class Gram:
             raise GramError(
                 f"Grams of different columns cannot be combined: {self.columns!r} and "
                 f"{other.columns!r}; bring them together with .select(...)"
+            )
+        if set(self.blocks) != set(other.blocks):
+            raise GramError(
+                f"Grams of different pairs of layers cannot be combined: {self!r} and {other!r}; "
+                "compute both with the same pairs="
             )
         ours, theirs = (g.provenance.get("model_fingerprint") for g in (self, other))
         if self.model != other.model or (ours and theirs and ours != theirs):

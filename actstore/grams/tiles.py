@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,22 @@ class TiledGram:
     Gram with parts each has a group of its own in it, and its blocks are their sums.
     """
 
-    def __init__(self, group: zarr.Group, columns: Columns, parts: int = 0) -> None:
+    def __init__(
+        self,
+        group: zarr.Group,
+        columns: Columns,
+        parts: int = 0,
+        blocks: Collection[tuple[int, int]] | None = None,
+    ) -> None:
         self.group = group
         self.columns = columns
         self.parts = parts
+        self._shapes = pairs_by_shape(columns, blocks)
+        self._blocks = blocks
         self._name = f"{group.path} of {columns.owner}"
         self._place = {
             pair: (f"moments_{height}x{width}", number)
-            for (height, width), pairs in pairs_by_shape(columns).items()
+            for (height, width), pairs in self._shapes.items()
             for number, pair in enumerate(pairs)
         }
         self._done: list[tuple[int, int]] = []
@@ -63,7 +71,7 @@ class TiledGram:
         if "header" in self.group:
             del self.group["header"]
         for group in (self.group, *self._part_groups()):
-            for (height, width), pairs in pairs_by_shape(self.columns).items():
+            for (height, width), pairs in self._shapes.items():
                 create_moments(group, height, width, len(pairs))
         self._done = []
         write_array(self.group, "shift", np.concatenate([shift[k] for k in sorted(shift)]))
@@ -141,13 +149,17 @@ class TiledGram:
         try:
             for group, (size, origin) in zip(self._part_groups(), parts, strict=True):
                 total = self._sums(group)
-                write_header(group, self.columns, size, shifts, total, origin, 0, None)
+                write_header(
+                    group, self.columns, size, shifts, total, origin, 0, None, self._blocks
+                )
             total = self._sums(self.group)
         except CorruptionError:
             self._forget()
             raise
         columns = self.columns
-        write_header(self.group, columns, n, shifts, total, provenance, self.parts, extra)
+        write_header(
+            self.group, columns, n, shifts, total, provenance, self.parts, extra, self._blocks
+        )
         found = read_gram(self.group, self._name, memory=0)
         found.run = run
         return found

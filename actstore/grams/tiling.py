@@ -9,7 +9,7 @@ There is such a plane for every prime power q, over the field of q elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -39,8 +39,17 @@ def plane_orders(layers: int) -> list[int]:
     return [1, *(q for q in ORDERS if q < layers), 0]
 
 
-def share_passes(columns: Columns, shares: int, order: int) -> list[list[list[Tile]]]:
-    """Tiles by pass, and in each in up to `shares` lots of equal work."""
+def share_passes(
+    columns: Columns,
+    shares: int,
+    order: int,
+    blocks: Collection[tuple[int, int]] | None = None,
+) -> list[list[list[Tile]]]:
+    """Tiles by pass, and in each in up to `shares` lots of equal work; of some blocks alone, where
+    they are given."""
+    if blocks is not None:
+        passes = _share(_tiles_of(columns, blocks), columns, order or len(blocks))
+        return [_share(tiles, columns, shares) for tiles in passes]
     if order == 1:
         return [share_triangle(columns, shares)]
     return [_share(tiles, columns, shares) for tiles in _pass_tiles(columns, order)]
@@ -63,6 +72,19 @@ def _pass_tiles(columns: Columns, order: int) -> Iterator[list[Tile]]:
                     tiles += _split(columns, row, *bundles[b])
         if tiles:
             yield tiles
+
+
+def _tiles_of(columns: Columns, blocks: Collection[tuple[int, int]]) -> list[Tile]:
+    """Row by row; neighbouring blocks are one tile."""
+    tiles = []
+    for row in range(len(columns)):
+        across = sorted(k for k in range(row + 1, len(columns)) if (row, k) in blocks)
+        if (row, row) in blocks:
+            tiles.append(Tile(row, row, row + 1))
+        cuts = [k for k in range(1, len(across)) if across[k] != across[k - 1] + 1]
+        for first, last in pairwise([0, *cuts, len(across)] if across else []):
+            tiles += _split(columns, row, across[first], across[last - 1] + 1)
+    return tiles
 
 
 def _lines(points: int, order: int) -> Iterator[tuple[list[int], bool]]:

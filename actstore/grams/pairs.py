@@ -1,4 +1,4 @@
-"""Which pairs of layers to fit, by name or one by one."""
+"""Which pairs of layers, by name or one by one, and the blocks of a Gram that they take."""
 
 from __future__ import annotations
 
@@ -52,6 +52,20 @@ def resolve_pairs(columns: Columns, pairs: str | Iterable[Any]) -> list[tuple[in
     if not chosen:
         raise FitError("no pairs asked for: give (source, target) layers, or pairs='all'")
     return sorted(chosen)
+
+
+def needed_blocks(
+    columns: Columns, pairs: str | Iterable[Any] | None
+) -> frozenset[tuple[int, int]] | None:
+    """Blocks (i ≤ j) for maps between these pairs and their scores: each pair's own, and every
+    column's with itself, which alone is "within"; None where that is all of them."""
+    if pairs is None or (isinstance(pairs, str) and pairs in ("all", "ordered")):
+        return None
+    n = len(columns)
+    found = {(k, k) for k in range(n)}
+    if pairs != "within":
+        found |= {(min(pair), max(pair)) for pair in resolve_pairs(columns, pairs)}
+    return None if len(found) == n * (n + 1) // 2 else frozenset(found)
 
 
 def check_name(pairs: str) -> None:
