@@ -13,6 +13,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from actstore.cli import main
+from actstore.wording import count
 
 TEXT = "\n".join(f"the cat number {n} sat on the mat and looked at dog {n * 7}." for n in range(60))
 
@@ -349,3 +350,75 @@ def test_corpora_that_share_texts_are_left_out_of_the_transfer(
     captured = capsys.readouterr()
     assert "tiny-gpt2/part shares 20 texts" in captured.err
     assert "on part" not in captured.out
+
+
+def test_an_option_given_twice_is_refused_and_lists_add_up(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    with pytest.raises(SystemExit) as stopped:
+        run("extract", model_folder, corpus, store, "--seed", 1, "--seed", 2)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "argument --seed: given twice, 1 and 2: give it once" in line
+    with pytest.raises(SystemExit):
+        run("fit", store, "-o", "a", "--output", "b")
+    assert "argument -o/--output: given twice, a and b" in capsys.readouterr().err
+    again = ("--layers", "0,2", "--layers", "1", "--sites", "resid", "--sites", "mlp")
+    assert run("extract", model_folder, corpus, store, *again) == 0
+    capsys.readouterr()
+    assert run("info", store, "--json") == 0
+    sites = json.loads(capsys.readouterr().out)["sites"]
+    assert {name: site["layers"] for name, site in sites.items()} == {
+        "resid": [0, 1, 2],
+        "mlp": [0, 1, 2],
+    }
+
+
+def test_ls_and_info_tell_what_the_cache_takes(
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s.zarr"
+    assert run("extract", model_folder, corpus, store) == 0
+    capsys.readouterr()
+    for command in ("ls", "info"):
+        assert run(command, store) == 0
+        assert "rm STORE RUN --cache" not in capsys.readouterr().out
+    kept = store / "tiny-gpt2/cats/cache/gram-x/deep"
+    kept.mkdir(parents=True)
+    (kept / "c.0").write_bytes(bytes(12_345))
+    assert run("ls", store) == 0
+    head, row, hint = capsys.readouterr().out.splitlines()[1:]
+    assert head.split()[-1] == "cache"
+    assert row.endswith("complete  12.3 kB")
+    assert "'actstore rm STORE RUN --cache' removes them" in hint
+    assert run("ls", store, "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["cache_bytes"] == 12_345
+    assert run("info", store, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["cache"], told["cache_bytes"]) == ({"gram-x": 12_345}, 12_345)
+    assert run("info", store) == 0
+    assert "the cache takes 12.3 kB beside 30.7 kB of rows" in capsys.readouterr().out
+
+
+def test_one_of_a_thing_is_no_plural(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, store = tmp_path / "one.txt", tmp_path / "s.zarr"
+    text.write_text("the cat")
+    assert run("extract", model_folder, text, store, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 sample each" in out
+    assert "from 1 batch timed" in out
+    assert run("extract", model_folder, text, store) == 0
+    assert "  1 sample, float32" in capsys.readouterr().out
+    (store / "tiny-gpt2/one/resid/c.0.0.0").unlink()
+    assert run("extract", model_folder, text, store) == 0
+    assert "is damaged (1 problem, first" in capsys.readouterr().err
+    assert run("rm", store, "tiny-gpt2/one", "--yes") == 0
+    assert "(1 sample, 512 B" in capsys.readouterr().out.replace("528 B", "512 B")
+
+
+def test_counts() -> None:
+    assert [count(n, "batch") for n in (0, 1, 2_000)] == ["0 batches", "1 batch", "2,000 batches"]
+    assert count(0, "run", "no") == "no runs"

@@ -77,3 +77,20 @@ def test_bash_completes(
     )
     done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True)
     assert done.stdout.split() == expected
+
+
+def test_the_last_line_of_doctor_agrees_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def last_line(code: int) -> str:
+        assert main(["doctor", "--disk", str(tmp_path)]) == code
+        return capsys.readouterr().out.splitlines()[-1]
+
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert last_line(0) == "no problems found"
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert last_line(0) == "no problems found, 1 hint for better speed"
+    told = version
+    monkeypatch.setattr(health, "version", lambda n: "0.0.1" if n == "xarray" else told(n))
+    assert last_line(1) == "1 problem found, 1 hint for better speed"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from actstore import __version__
+from actstore.cli.common import Once
 from actstore.cli.extracting import add_extract, add_repair
 from actstore.cli.fitting import add_fit, add_report
 from actstore.cli.helping import add_completion, add_doctor
@@ -60,7 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as everything else here does."""
+    """Says what is wrong in one line, as everything else here does; takes an option once."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("action", None, Once)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' explains\n")

@@ -7,9 +7,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from actstore.errors import IncompleteError, SelectionError
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.store import Run
+
+
+class Once(argparse.Action):
+    """Keeps an option's value, and refuses a second one: neither is meant more than the other."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = namespace.__dict__.setdefault("_given", set())
+        if option_string is not None and self.dest in given:
+            before = getattr(namespace, self.dest)
+            raise argparse.ArgumentError(self, f"given twice, {before} and {values}: give it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 def command(commands: Any, name: str, run: Callable[..., int], text: str, epilog: str = "") -> Any:
@@ -73,7 +92,8 @@ def run_name(store_path: str, spec: str | None) -> tuple[str, str]:
     if spec is None:
         if len(names) != 1:
             raise SelectionError(
-                f"{store_path} holds {len(names)} runs; name one of: {', '.join(names) or 'none'}"
+                f"{store_path} holds {count(len(names), 'run', 'no')}; name one of: "
+                f"{', '.join(names) or 'none'}"
             )
         spec = names[0]
     return labels(known(store_path, names, spec))

@@ -55,8 +55,18 @@ def add_extract(commands: Any) -> None:
     add = parser.add_argument
     _add_sources(parser)
     add("store", help="folder or URL of the store; made if it does not exist")
-    add("--sites", default="resid", help="comma-separated; default: resid, the residual stream")
-    add("--layers", type=_integers, help="comma-separated, negative from the end; default: all")
+    add(
+        "--sites",
+        type=_names,
+        action="extend",
+        help="comma-separated, or repeated; default: resid, the residual stream",
+    )
+    add(
+        "--layers",
+        type=_integers,
+        action="extend",
+        help="comma-separated, or repeated; negative from the end; default: all",
+    )
     add("--positions", default="random", help="random (default), all, last, every:N, mask")
     add("--per-document", type=int, default=1, metavar="K", help="positions drawn per document")
     add("--seed", type=int, default=0, help="of the draw; default 0")
@@ -98,8 +108,8 @@ def add_extract(commands: Any) -> None:
         "--shard-rows",
         type=int,
         metavar="N",
-        help="samples written and committed together; default: about 1/32 of the run, at most "
-        "64 MB a file",
+        help="samples written and committed together; default: about 1/32 of the run in whole "
+        "thousands (1,024), at most 64 MB a file; a run of up to 1,024 samples is one shard",
     )
     add("--rank", type=int, metavar="R", help="this process is writer R of --world-size")
     add("--world-size", type=int, metavar="N", help="how many processes write the run's shards")
@@ -116,7 +126,7 @@ def _extract(arguments: argparse.Namespace) -> int:
     from actstore.extraction import extract, plan_extraction
 
     options: dict[str, Any] = {
-        "sites": arguments.sites.split(","),
+        "sites": arguments.sites or ["resid"],
         "layers": arguments.layers,
         "positions": arguments.positions,
         "dtype": arguments.dtype,
@@ -250,6 +260,10 @@ def _sources(arguments: argparse.Namespace) -> tuple[Corpus, LanguageModel]:
 
 def _progress(arguments: argparse.Namespace) -> bool | None:
     return False if arguments.quiet else None
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def _integers(text: str) -> list[int]:

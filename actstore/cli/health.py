@@ -18,6 +18,7 @@ import numpy as np
 
 from actstore import __version__
 from actstore.errors import StoreError
+from actstore.wording import count
 
 DISK_BYTES = 128 << 20
 PRODUCT = 1536  # rows and columns of the matrices multiplied
@@ -66,7 +67,7 @@ class Health:
         machine, disk = self.machine, self.disk
         lines = [
             f"actstore {__version__}, Python {machine['python']}, {machine['platform']}",
-            f"{machine['cores']} cores, {machine['memory'] / 2**30:.1f} GiB memory",
+            f"{count(machine['cores'], 'core')}, {machine['memory'] / 2**30:.1f} GiB memory",
             "",
             "packages   " + ", ".join(f"{name} {v}" for name, v in self.packages.items()),
             *(
@@ -89,7 +90,10 @@ class Health:
             *(f"hint: {hint}" for hint in self.hints),
             *(f"problem: {problem}" for problem in self.problems),
         ]
-        return "\n".join(lines if self.problems else [*lines, "no problem found"])
+        found = f"{count(len(self.problems), 'problem', 'no')} found"
+        if self.hints:
+            found += f", {count(len(self.hints), 'hint')} for better speed"
+        return "\n".join([*lines, found])
 
 
 def examine(folder: Path) -> Health:
@@ -196,7 +200,7 @@ def _blas() -> list[str]:
 
     return [
         f"{one['internal_api']} {one.get('version')}, kernel {one.get('architecture')}, "
-        f"{one['num_threads']} threads"
+        f"{count(one['num_threads'], 'thread')}"
         for one in threadpool_info()
         if one["user_api"] == "blas"
     ]

@@ -28,15 +28,25 @@ def add_ls(commands: Any) -> None:
 
 def _ls(arguments: argparse.Namespace) -> int:
     from actstore.store import open
+    from actstore.store.table import text_table
 
     store = open(arguments.store)
     if not arguments.json:
-        print(store)
+        table = store.table(cache=True)
+        print(f"<actstore.Store {store.location}>{'' if table else '  no runs'}")
+        if table:
+            print(text_table(table))
+        if any(row["cache"] for row in table):
+            print(
+                "cache: Grams that were computed from a run, and are computed again when needed; "
+                "'actstore rm STORE RUN --cache' removes them"
+            )
         return 0
     rows = []
     for row in store.table():
         try:
-            info = store[row["model"], row["corpus"]].info()
+            run = store[row["model"], row["corpus"]]
+            info = {**run.info(), "cache_bytes": sum(run.cache.values())}
         except ActstoreError as error:
             info = {**row, "problem": str(error)}
         rows.append({name: value for name, value in info.items() if name not in ("key", "info")})
@@ -51,14 +61,23 @@ def add_info(commands: Any) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> int:
+    from actstore.store import human_bytes
+
     run = named_run(arguments.store, arguments.run)
-    told = {**run.info(), "cache": run.cache}
+    cache = run.cache
+    held = sum(cache.values())
+    told = {**run.info(), "cache": cache, "cache_bytes": held}
     if arguments.json:
         print(json.dumps(told, indent=2, default=str))
     else:
         print(run)
         print()
         _print_tree(told)
+        if held:
+            print(
+                f"the cache takes {human_bytes(held)} beside {human_bytes(run.nbytes)} of rows, "
+                "and is computed again when needed; 'actstore rm STORE RUN --cache' removes it"
+            )
     return 0
 
 

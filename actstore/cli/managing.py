@@ -37,7 +37,10 @@ def _rm(arguments: argparse.Namespace) -> int:
     if arguments.cache:
         return _rm_cache(arguments, store[name])
     row = next(row for row in store.table() if (row["model"], row["corpus"]) == name)
-    told = f"{arguments.run} ({row['samples'] or '?'} samples, {row['size'] or '?'})"
+    samples = row["samples"] or "?"
+    told = (
+        f"{arguments.run} ({samples} sample{'' if samples == '1' else 's'}, {row['size'] or '?'})"
+    )
     if not arguments.yes and not _confirmed(f"remove {told} for good?"):
         print(f"{told} is left as it is")
         return 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from actstore.corpus.tokens import Encoded
 from actstore.errors import SamplingError
+from actstore.wording import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Windows:
         room = self.length - specials
         if self.stride is not None and self.stride > room:
             raise SamplingError(
-                f"stride={self.stride} is more than the {room} tokens of text in a window of "
+                f"stride={self.stride} is more than the {count(room, 'token')} of text in a "
+                "window of "
                 f"max_length={self.length}, so tokens between windows would be lost; use at most "
                 f"{room}"
             )

@@ -16,6 +16,7 @@ from actstore.corpus.documents import Corpus, Document, Fingerprint, document_id
 from actstore.corpus.sampling import Sampling
 from actstore.corpus.tokens import Encoded, Encoder
 from actstore.errors import CorpusError, SamplingError
+from actstore.wording import count
 
 _MAX_CHARACTERS = 1 << 22
 """A block closes once it holds this much text, so that long documents do not fill the memory."""
@@ -139,7 +140,8 @@ def _blocks(
             yield block
     if fingerprint.hexdigest() != survey.fingerprint:
         raise CorpusError(
-            f"corpus {corpus.name!r} changed while it was read ({survey.n_documents} documents "
+            f"corpus {corpus.name!r} changed while it was read "
+            f"({count(survey.n_documents, 'document')} "
             f"before, {fingerprint.n_documents} now, or other content); start again"
         )
     if n_samples == 0:

@@ -18,6 +18,7 @@ from actstore.extraction.growing import continues, finish_growing, grow
 from actstore.extraction.job import make_job
 from actstore.extraction.planning import begin, open_run
 from actstore.store import Run, RunWriter, Share, check_same_codec
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.corpus import Sampling
@@ -164,7 +165,8 @@ def extract(
                 return grow(job, store, existing, batch_tokens=batch_tokens, progress=progress)
             raise KeyMismatchError(
                 f"{existing.name} was made from the first {existing.info()['info']['documents']} "
-                f"of these {job.corpus.survey.n_documents} documents: append=True (--append), "
+                f"of these {count(job.corpus.survey.n_documents, 'document')}: append=True "
+                "(--append), "
                 "without ranks or a client, adds the others"
             )
         existing.check_key(job.key, job.dtype)

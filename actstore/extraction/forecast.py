@@ -17,6 +17,7 @@ from actstore.extraction.computing import ShardWork, batches, tokens_of_a_batch
 from actstore.extraction.job import Job, make_job
 from actstore.extraction.planning import open_run, write_plan
 from actstore.store import Run, RunWriter, check_same_codec, free_room, holds, human_bytes
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.corpus import Sampling
@@ -78,13 +79,15 @@ class Forecast:
 
     def __str__(self) -> str:
         if not self.shards:
-            return f"{self.run}: complete, {self.samples:,} samples; nothing would be computed"
+            return (
+                f"{self.run}: complete, {count(self.samples, 'sample')}; nothing would be computed"
+            )
         free = "unknown" if self.free_bytes is None else human_bytes(self.free_bytes)
-        timed = f"from {self.timed_batches} batches timed just now"
+        timed = f"from {count(self.timed_batches, 'batch')} timed just now"
         most = "" if self.codec == "none" else "at most "
         rows = [
             ("samples", f"{self.samples:,}"),
-            ("shards to do", f"{self.shards:,} of {self.shard_rows:,} samples each"),
+            ("shards to do", f"{self.shards:,} of {count(self.shard_rows, 'sample')} each"),
             ("on disk", f"{most}{self.nbytes:,} bytes ({human_bytes(self.nbytes)}), {free} free"),
             ("files", f"{self.files:,}"),
             ("memory", f"about {human_bytes(self.memory_bytes)}"),

@@ -18,6 +18,7 @@ from actstore.extraction.computing import fill
 from actstore.extraction.job import Job, check_versions
 from actstore.extraction.planning import begin
 from actstore.store import Run, RunWriter, open
+from actstore.wording import count
 
 GROWING, REPLACED = ".growing", ".replaced"
 _SAME = ("document", "sequence", "position", "token_id")
@@ -89,7 +90,8 @@ def _check_rows(run: Run, writer: RunWriter) -> None:
     """The rows that are taken over must be those that the grown plan begins with."""
     if writer.shard_rows != run.stored.record.shard_rows:
         raise KeyMismatchError(
-            f"{writer.name} was begun with shards of {writer.shard_rows} samples, {run.name} has "
+            f"{writer.name} was begun with shards of {count(writer.shard_rows, 'sample')}, "
+            f"{run.name} has "
             f"{run.stored.record.shard_rows}: remove {writer.name} and append again"
         )
     n = run.stored.record.n_samples

@@ -26,6 +26,7 @@ from actstore.store import (
     open,
     resume_run,
 )
+from actstore.wording import count
 
 PLAN_PATIENCE = 3600.0
 """Seconds that the other ranks wait for rank 0's plan in a store without locks."""
@@ -148,7 +149,8 @@ def _check_lengths(model: LanguageModel, block: PlanBlock) -> None:
     if model.max_length is not None and longest > model.max_length:
         at = next(n for n, ids in enumerate(block.input_ids) if len(ids) == longest)
         raise SamplingError(
-            f"document {block.sequence_document[at]} has {longest} tokens, but {model.name} has "
+            f"document {block.sequence_document[at]} has {count(longest, 'token')}, but "
+            f"{model.name} has "
             f"positions for {model.max_length}; max_length={model.max_length} cuts it there, "
             "with overflow='window' into overlapping windows"
         )

@@ -30,6 +30,7 @@ from actstore.store.restoring import (
     restore_root,
     told_by,
 )
+from actstore.wording import count
 
 
 def repair(
@@ -84,7 +85,8 @@ def repair(
         names = list(there)
         if len(names) != 1:
             known = ", ".join("/".join(name) for name in names) or "none"
-            raise StoreError(f"{there.location} holds {len(names)} runs; name one of: {known}")
+            held = count(len(names), "run", "no")
+            raise StoreError(f"{there.location} holds {held}; name one of: {known}")
         run = names[0]
     told, sound = told_by(store, *run)
     job = _job(model, corpus, tokenizer, positions, run, told, sound)

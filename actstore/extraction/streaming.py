@@ -25,6 +25,7 @@ from actstore.extraction.job import Job, make_job
 from actstore.extraction.planning import write_plan
 from actstore.store import RunWriter
 from actstore.store.dtypes import check_values, from_disk, stored_dtype, to_disk
+from actstore.wording import count
 
 
 @contextmanager
@@ -135,9 +136,8 @@ class ForwardRows:
         self.shards_computed = 0
 
     def __repr__(self) -> str:
-        return (
-            f"<ForwardRows {self._writer.name}: {', '.join(self.sites)}, {self.n_samples:,} rows>"
-        )
+        rows = count(self.n_samples, "row")
+        return f"<ForwardRows {self._writer.name}: {', '.join(self.sites)}, {rows}>"
 
     @property
     def dtype(self) -> str:

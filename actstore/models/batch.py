@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import ModelError
+from actstore.wording import count
 
 
 def padded(input_ids: Sequence[np.ndarray], pad_id: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -40,7 +41,8 @@ def flat_rows(
     """
     if len(input_ids) != len(positions):
         raise ModelError(
-            f"{len(input_ids)} sequences but positions for {len(positions)}; expected one array "
+            f"{count(len(input_ids), 'sequence')} but positions for {len(positions)}; expected "
+            "one array "
             "of positions per sequence"
         )
     lengths = np.array([len(ids) for ids in input_ids], dtype=np.int64)
@@ -52,8 +54,8 @@ def flat_rows(
         raise ModelError(f"sequence {int(lengths.argmin())} has no tokens")
     if max_length is not None and longest > max_length:
         raise ModelError(
-            f"a sequence of {longest} tokens given, but {model} has positions for {max_length}; "
-            f"truncate the documents to max_length={max_length}"
+            f"a sequence of {count(longest, 'token')} given, but {model} has positions for "
+            f"{max_length}; truncate the documents to max_length={max_length}"
         )
     ids = np.concatenate(input_ids)
     outside = (ids < 0) | (ids >= vocabulary)
@@ -69,7 +71,7 @@ def flat_rows(
         at = int(outside.argmax())
         raise ModelError(
             f"position {flat[at]} asked for in sequence {sequence[at]}, which has "
-            f"{lengths[sequence[at]]} tokens"
+            f"{count(int(lengths[sequence[at]]), 'token')}"
         )
     return sequence * longest + flat
 
@@ -84,7 +86,7 @@ def check_out(
 ) -> None:
     """ModelError if arrays cannot take the rows of a batch; see `LanguageModel.capture`."""
     if at.shape != (n_rows,):
-        raise ModelError(f"at= has shape {at.shape}, but the batch gives {n_rows} rows")
+        raise ModelError(f"at= has shape {at.shape}, but the batch gives {count(n_rows, 'row')}")
     for site, numbers in wanted.items():
         array, width = out.get(site), widths[site]
         least = int(at.max(initial=-1)) + 1

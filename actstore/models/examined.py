@@ -16,6 +16,7 @@ from actstore.models.provenance import default_name
 from actstore.models.running import evaluating, quiet
 from actstore.models.sites import InnerSite
 from actstore.models.structure import Stack, checked_part, find_stack, input_embedding
+from actstore.wording import count
 
 
 class ExaminedModel:
@@ -125,8 +126,8 @@ class ExaminedModel:
         away = [name for name, weight in model.named_parameters() if weight.device.type == "meta"]
         if away:
             raise ModelError(
-                f"{len(away)} weights of {self.name}, first {away[0]}, are offloaded by the device "
-                "map; spread the model over devices that hold it whole"
+                f"{self.name}: the device map has {count(len(away), 'weight')} offloaded, first "
+                f"{away[0]}; spread the model over devices that hold it whole"
             )
         try:
             self.stack = find_stack(model, self._part)

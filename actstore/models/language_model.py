@@ -22,6 +22,7 @@ from actstore.models.provenance import (
     weights_fingerprint,
 )
 from actstore.models.sites import SiteSpec
+from actstore.wording import count
 
 
 class LanguageModel(ExaminedModel):
@@ -98,7 +99,8 @@ class LanguageModel(ExaminedModel):
     def __repr__(self) -> str:
         kind = "causal" if self.causal else "bidirectional"
         return (
-            f"<LanguageModel {self.name}: {type(self.model).__name__}, {self.n_blocks} blocks × "
+            f"<LanguageModel {self.name}: {type(self.model).__name__}, "
+            f"{count(self.n_blocks, 'block')} × "
             f"{self.width}, {kind}, sites {', '.join(self.sites)}>"
         )
 

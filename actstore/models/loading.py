@@ -12,6 +12,7 @@ from typing import Any, Literal
 from actstore.errors import MissingDependencyError, ModelError
 from actstore.models.language_model import LanguageModel
 from actstore.models.provenance import safe_name
+from actstore.wording import count
 
 
 def load_model(
@@ -215,7 +216,8 @@ class _Source:
             inside = [key for key in missing if _is_needed(model, key)]
             if inside:
                 raise ModelError(
-                    f"{self.where} lacks {len(inside)} weights of {type(model).__name__}, first "
+                    f"{self.where} lacks {count(len(inside), 'weight')} of "
+                    f"{type(model).__name__}, first "
                     f"{inside[0]}; is the checkpoint whole, and of this architecture?"
                 )
             if not missing or kind == kinds[-1]:

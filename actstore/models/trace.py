@@ -14,6 +14,7 @@ from actstore.errors import UnsupportedModelError
 from actstore.models.running import hooked
 from actstore.models.structure import Stack
 from actstore.models.tensors import hidden_input, hidden_output
+from actstore.wording import count
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ def trace_forward(stack: Stack, run: Callable[[], Any], shape: tuple[int, int]) 
         trace.result = run()
     if len(trace.leaving) != len(stack.blocks):
         raise UnsupportedModelError(
-            f"check 'blocks' failed: {len(trace.leaving)} blocks ran in one forward pass, "
+            f"check 'blocks' failed: {count(len(trace.leaving), 'block')} ran in one forward pass, "
             f"expected the {len(stack.blocks)} of {stack.pattern}"
         )
     trace.inside = [_once(calls) for calls in trace.inside]

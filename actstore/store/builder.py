@@ -40,6 +40,7 @@ from actstore.store.record import (
     shared_axes,
 )
 from actstore.store.writer import RunWriter
+from actstore.wording import count
 
 
 def create_run(store: Any, model: str, corpus: str) -> RunBuilder:
@@ -140,7 +141,7 @@ class RunBuilder:
             )
         if len(sequence_document) != len(input_ids):
             raise StoreError(
-                f"{len(input_ids)} sequences, but documents of {len(sequence_document)}"
+                f"{count(len(input_ids), 'sequence')}, but documents of {len(sequence_document)}"
             )
         lengths_of_ids = np.array([len(ids) for ids in input_ids], np.int64)
         self._check_positions(coords["sequence"], coords["position"], lengths_of_ids)
@@ -257,5 +258,5 @@ class RunBuilder:
             at = int(np.flatnonzero((position < 0) | (position >= lengths[local]))[0])
             raise StoreError(
                 f"position {position[at]} in sequence {sequence[at]}, which has "
-                f"{lengths[local[at]]} tokens"
+                f"{count(int(lengths[local[at]]), 'token')}"
             )

@@ -10,11 +10,12 @@ from zarr.abc.store import Store as ZarrStore
 
 from actstore.errors import ActstoreError, MissingRunError, MissingStoreError, StoreError
 from actstore.store.backend import Backend, backend_for, location
+from actstore.store.caching import cache_sizes
 from actstore.store.folders import check_root, explained, lock_run, prepare, remove_empty
 from actstore.store.layout import check_label, run_key
 from actstore.store.record import load_record
 from actstore.store.run import Run
-from actstore.store.table import COLUMNS, html_table, text_table
+from actstore.store.table import CACHE_COLUMN, COLUMNS, html_table, human_bytes, text_table
 from actstore.store.verify import Problem, verify
 
 
@@ -108,9 +109,12 @@ class Store(Mapping[tuple[str, str], Run]):
     def __contains__(self, key: object) -> bool:
         return key in list(self)
 
-    def table(self) -> list[dict[str, str]]:
-        """One row of text a run: model, corpus, sites, layers, samples, dtype, size, state."""
-        rows = []
+    def table(self, *, cache: bool = False) -> list[dict[str, str]]:
+        """One row of text a run: model, corpus, sites, layers, samples, dtype, size, state.
+
+        With `cache`, the size, too, of what was computed from each; its files are gone through.
+        """
+        rows: list[dict[str, str]] = []
         for model, corpus in self:
             name = run_key(model, corpus)
             try:
@@ -120,6 +124,9 @@ class Store(Mapping[tuple[str, str], Run]):
                     continue
                 unknown = dict.fromkeys(COLUMNS, "") | {"model": model, "corpus": corpus}
                 rows.append(unknown | {"state": "damaged: metadata"})
+            if cache:
+                held = sum(cache_sizes(self._backend, name).values())
+                rows[-1][CACHE_COLUMN] = human_bytes(held) if held else ""
         return rows
 
     def verify(self, *, whole: bool = False) -> list[Problem]:

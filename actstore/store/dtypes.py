@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from actstore.errors import DtypeOverflowError, NonFiniteError, StoreError
+from actstore.wording import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ def check_values(values: np.ndarray, dtype: StoredDtype, where: str, first_row: 
         shown = ", ".join(str(first_row + row) for row in bad[:5])
         more = ", …" if bad.size > 5 else ""
         raise NonFiniteError(
-            f"{where}: NaN or infinity in {bad.size} of {values.shape[0]} rows (samples {shown}"
+            f"{where}: NaN or infinity in {bad.size} of {count(values.shape[0], 'row')} (samples "
+            f"{shown}"
             f"{more}); nothing of this shard was committed. Run the model in float32, or with "
             "attn_implementation='eager'"
         )

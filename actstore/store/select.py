@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from actstore.errors import SelectionError, SiteError
+from actstore.wording import count
 
 
 def coordinate_mask(name: str, values: np.ndarray, choice: Any) -> np.ndarray:
@@ -43,7 +44,9 @@ def coordinate_mask(name: str, values: np.ndarray, choice: Any) -> np.ndarray:
             f"{name}={choice!r} cannot be compared with {name}, which is {values.dtype}"
         ) from None
     if not mask.any():
-        raise SelectionError(f"{name}={choice!r} matches none of the {values.size} samples in view")
+        raise SelectionError(
+            f"{name}={choice!r} matches none of the {count(values.size, 'sample')} in view"
+        )
     return mask
 
 
@@ -63,7 +66,9 @@ def sample_numbers(choice: Any, n: int) -> slice | np.ndarray:
     numbers = np.asarray(choice)
     if numbers.dtype == bool:
         if numbers.shape != (n,):
-            raise SelectionError(f"a mask of shape {numbers.shape} for {n} samples in view")
+            raise SelectionError(
+                f"a mask of shape {numbers.shape} for {count(n, 'sample')} in view"
+            )
         return np.flatnonzero(numbers)
     if numbers.size == 0:
         return np.empty(0, np.int64)

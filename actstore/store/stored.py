@@ -139,6 +139,6 @@ class StoredRun:
             return "complete"
         sites, shards = self.visible()
         if not shards.all():
-            return f"{done} of {total} shards"
+            return f"{done} of {count(total, 'shard')}"
         added = [site for site in wanted if wanted[site] != sites.get(site)]
-        return f"complete; {', '.join(added)} {done} of {total} shards"
+        return f"complete; {', '.join(added)} {done} of {count(total, 'shard')}"

@@ -8,27 +8,33 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from actstore.store.select import spans
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.store.run import Run
     from actstore.store.stored import StoredRun
 
 COLUMNS = ("model", "corpus", "sites", "layers", "samples", "dtype", "size", "state")
-_RIGHT = frozenset({"samples", "size"})
+CACHE_COLUMN = "cache"
+_RIGHT = frozenset({"samples", "size", CACHE_COLUMN})
 
 
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Columns aligned under their names; numbers to the right."""
-    widths = {c: max(len(c), *(len(str(row[c])) for row in rows)) for c in COLUMNS}
+    """Columns aligned under their names; numbers to the right.
+
+    The size of the cache is a column where a row tells of it.
+    """
+    columns = [*COLUMNS, *([CACHE_COLUMN] if any(row.get(CACHE_COLUMN) for row in rows) else [])]
+    widths = {c: max(len(c), *(len(str(row[c])) for row in rows)) for c in columns}
 
     def line(row: dict[str, Any]) -> str:
         cells = (
             str(row[c]).rjust(widths[c]) if c in _RIGHT else str(row[c]).ljust(widths[c])
-            for c in COLUMNS
+            for c in columns
         )
         return "  ".join(cells).rstrip()
 
-    return "\n".join([line({c: c for c in COLUMNS}), *(line(row) for row in rows)])
+    return "\n".join([line({c: c for c in columns}), *(line(row) for row in rows)])
 
 
 def html_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -46,13 +52,14 @@ def _cell(column: str, value: object) -> str:
 def run_text(run: Run) -> str:
     """A run in a few lines."""
     summary = run_row(run)
-    lines = [
-        f"<actstore.Run {run.name}>  {summary['samples']} samples, {run.dtype}, "
-        f"{summary['size']}, {run.state}"
-    ]
+    total = run.stored.record.n_samples
+    samples = count(total, "sample")
+    if run.n_samples != total:
+        samples = f"{run.n_samples:,} of {samples}"
+    lines = [f"<actstore.Run {run.name}>  {samples}, {run.dtype}, {summary['size']}, {run.state}"]
     for site, layers in run.sites.items():
         dim = run.stored.record.sites[site].dim
-        lines.append(f"  {site}  {dim} {spans(layers)}, {run.width(site)} features")
+        lines.append(f"  {site}  {dim} {spans(layers)}, {count(run.width(site), 'feature')}")
     lines.append(f"  coordinates  {', '.join(run.stored.record.columns)}")
     return "\n".join(lines)
 

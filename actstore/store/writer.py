@@ -19,6 +19,7 @@ from actstore.store.layout import chunk_name
 from actstore.store.lock import FolderLock, ShardLocks
 from actstore.store.record import Record
 from actstore.store.sequences import Sequences
+from actstore.wording import count
 
 if TYPE_CHECKING:
     from actstore.store.run import Run
@@ -272,7 +273,8 @@ class RunWriter:
     def _safe(self) -> str:
         done = int(self._done().sum())
         return (
-            f"The {done} committed of {self.n_shards} shards are safe; make room or lift the "
+            f"The {done} committed of {count(self.n_shards, 'shard')} are safe; make room or "
+            "lift the "
             "limit, and run the same call again to resume"
         )
 

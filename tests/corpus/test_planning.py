@@ -136,7 +136,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(
     corpus = read_corpus(path)
     corpus.fingerprint()
     path.write_text("one line\nand another\n")
-    with pytest.raises(CorpusError, match=r"'log' changed .* \(1 documents before, 2 now"):
+    with pytest.raises(CorpusError, match=r"'log' changed .* \(1 document before, 2 now"):
         list(plan(corpus, tiny_tokenizer, Sampling()))
 
 

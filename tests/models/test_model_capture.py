@@ -212,7 +212,7 @@ def test_nothing_wanted_gives_empty_rows():
         ([np.array([5, -1])], [np.array([0])], r"token id -1 given"),
         ([np.array([5, 6])], [np.array([2])], r"position 2 .* sequence 0, which has 2 tokens"),
         ([np.full(65, 5)], [np.array([0])], r"65 tokens given, but .* positions for 64"),
-        ([np.array([5])], [], r"1 sequences but positions for 0"),
+        ([np.array([5])], [], r"1 sequence but positions for 0"),
         ([np.array([5]), np.array([], int)], [np.array([0]), np.array([], int)], r"sequence 1 has"),
     ],
 )
