@@ -67,7 +67,7 @@ def fit_between(
     left, right = (f"{name}:{SITE}" for name in pair.names)
     pairs = [((left, a), (right, b)) for a in first.sites[SITE] for b in second.sites[SITE]]
     folds = 5 if not isinstance(ridge, int | float) else None
-    moments = gram(pair, sites=[left, right], parts=folds, progress=progress)
+    moments = gram(pair, sites=[left, right], pairs=pairs, parts=folds, progress=progress)
     return fit(moments, pairs=pairs, ridge=ridge, rank=rank, intercept=True, progress=progress)
 
 
@@ -127,7 +127,7 @@ def scores(
         sides = (held_out, second) if forth else (second, held_out)
         on = align(sides[0].sel(site=SITE), sides[1].sel(site=SITE), by=by)
         sites = [f"{label}:{SITE}" for label in on.names]
-        moments = gram(on, sites=sites, parts=parts, progress=progress)
+        moments = gram(on, sites=sites, pairs=list(maps), parts=parts, progress=progress)
         found = maps.r2_interval(moments, level=LEVEL, progress=progress)
         dims = ("a", "b") if forth else ("b", "a")
         for suffix, end in (("", "r2"), ("_low", "low"), ("_high", "high")):

@@ -76,13 +76,14 @@ def transformation(
     start, stop = _span(blocks)
     if not ridge >= 0:
         raise AnalysisError(f"ridge={ridge!r}: α is a number ≥ 0")
+    source, before, after = ("mlp", start - 1), (SITE, start), (SITE, stop)
     if isinstance(on, Gram):
         moments = on
     else:
         # One Gram takes the same layers of every site, and these two differ.
         view = on.sel(site=["mlp", SITE]).sel(block=start - 1).sel(layer=[start, stop])
-        moments = gram(view, sites=["mlp", SITE], progress=progress)
-    source, before, after = ("mlp", start - 1), (SITE, start), (SITE, stop)
+        pairs = [(source, before), (source, after)]
+        moments = gram(view, sites=["mlp", SITE], pairs=pairs, progress=progress)
     own = moments.cross(source, source, centred=intercept)
     change = moments.cross(source, after, centred=intercept)
     change -= moments.cross(source, before, centred=intercept)

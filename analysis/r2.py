@@ -62,11 +62,13 @@ def heat_maps(
             f"maps of the same layers can be compared, but they are of "
             f"{', '.join(f'{name}: {fitted.columns!r}' for name, fitted in named.items())}"
         )
+    pairs = list(dict.fromkeys(pair for fitted in named.values() for pair in fitted))
     evaluation = (
-        on if isinstance(on, Gram) else gram(on, sites=first.columns.sites, progress=progress)
+        on
+        if isinstance(on, Gram)
+        else gram(on, sites=first.columns.sites, pairs=pairs, progress=progress)
     )
     scores = [fitted.r2(evaluation, average=average) for fitted in named.values()]
-    pairs = list(dict.fromkeys(pair for fitted in named.values() for pair in fitted))
     values = xr.concat(
         [*scores, identity_r2(evaluation, pairs, average=average)],
         dim=xr.Variable("shortcut", [*named, "id"]),

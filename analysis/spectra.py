@@ -82,7 +82,9 @@ def layers(
     wanted = [float(fraction) for fraction in fractions]
     if not all(0 < fraction <= 1 for fraction in wanted):
         raise AnalysisError(f"fractions={tuple(fractions)}: each is a share in (0, 1], such as 0.9")
-    moments = on if isinstance(on, Gram) else gram(on, parts=parts, progress=progress)
+    moments = (
+        on if isinstance(on, Gram) else gram(on, pairs="within", parts=parts, progress=progress)
+    )
     if moments.n < 2:
         raise AnalysisError(f"{moments.n} rows have no spectrum: at least two are needed")
     columns = moments.columns

@@ -111,7 +111,7 @@ def operators(
         for number, offset in enumerate(chosen):
             maps = fit_operators(train, offset, ridge=ridge, rank=rank, progress=progress)
             rows, names = _rows(held_out, offset, (layers, layers))
-            on = gram(rows, sites=names, parts=parts, progress=progress)
+            on = gram(rows, sites=names, pairs=list(maps), parts=parts, progress=progress)
             counts[:, number] = maps.provenance["n"], on.n
             for k, part in enumerate([on, *(on.without(p) for p in range(len(on.parts)))]):
                 for pair, scores in _scored(maps, part).items():
@@ -187,7 +187,7 @@ def fit_operators(
     rows, names = _rows(run, offset, used)
     keys = pairs if offset == 0 else [((names[0], a), (names[-1], b)) for a, b in pairs]
     folds = 5 if not isinstance(ridge, int | float) else None
-    moments = gram(rows, sites=names, parts=folds, cache=cache, progress=progress)
+    moments = gram(rows, sites=names, pairs=keys, parts=folds, cache=cache, progress=progress)
     return fit(moments, pairs=keys, ridge=ridge, rank=rank, intercept=True, progress=progress)
 
 

@@ -102,7 +102,7 @@ def train(
     if not inner or last in inner:
         raise AnalysisError(f"a lens is trained for layers below {last}, but {inner} are asked for")
     rest, judged = view.split(validation, by=by, seed=seed)
-    moments = gram(rest, sites=SITE, progress=progress)
+    moments = gram(rest, sites=SITE, pairs="to_last", progress=progress)
     start = fit(moments, pairs="to_last", intercept=True, progress=progress)
     lenses = {layer: Lens(start[layer, last], moments) for layer in inner}
     data = rest.to_torch(SITE, batch_size=batch_size, seed=seed)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from actstore.errors import AnalysisError
-from actstore.grams.pairs import resolve_pairs
 from actstore.grams import Gram, gram
 from actstore.grams.columns import select_columns
+from actstore.grams.pairs import resolve_pairs
 from analysis.comparing import groups_of
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ def windows(
 ) -> Iterator[Window]:
     """The pairs of layers with the moments they need, a Gram given or a few layers at a time.
 
-    A run's Gram of all layers is made where that is the cheaper way and fits; else one Gram for
-    every two or three layers: a joint Gram with parts is large, and adjacent layers need few of
-    its blocks.
+    A run's Gram has the moments of these pairs alone; where that with its parts is more than
+    `memory`, there are several, of some pairs each.
     """
     if isinstance(on, Gram):
         keys = on.layers
@@ -83,41 +82,46 @@ def windows(
     copies = 1 if division is None else int(division.max()) + 2
     block = 8 * columns[0].width ** 2 * copies
     shares = list(grouped(wanted, memory // block))
+    one = len(shares) == 1  # has a bar of its own
     bar = tqdm(
         shares,
         desc="layers",
         unit="Gram",
-        disable=None if progress is None else not progress,
+        disable=True if one else None if progress is None else not progress,
         file=sys.stderr,
     )
     for share in bar:
-        layers = sorted({layer for pair in share for layer in pair})
-        whole = len(layers) == len(keys) and division is None
-        yield Window(
-            gram(on, sites=site, layers=layers, parts=division, cache=whole, progress=False), share
+        moments = gram(
+            on,
+            sites=site,
+            layers=sorted({layer for pair in share for layer in pair}),
+            pairs=share,
+            parts=division,
+            cache=one and division is None,
+            progress=progress if one else False,
         )
+        yield Window(moments, share)
 
 
 def grouped(pairs: list[tuple[int, int]], blocks: int) -> list[list[tuple[int, int]]]:
-    """Pairs that share a Gram, which may have so many blocks (at least three).
+    """Pairs that share a Gram, which may have so many blocks (a pair's three at least).
 
     Examples
     --------
-    >>> grouped([(0, 1), (1, 2), (2, 3)], 6)
+    >>> grouped([(0, 1), (1, 2), (2, 3)], 7)
     [[(0, 1), (1, 2), (2, 3)]]
     >>> grouped([(k, k + 1) for k in range(12)], 6)[:2]
     [[(0, 1), (1, 2)], [(2, 3), (3, 4)]]
     """
-    n = len({layer for pair in pairs for layer in pair})
-    together = n * (n + 1) // 2
-    if together <= min(blocks, 3 * len(pairs)):
-        return [pairs]
-    most = 3 if blocks >= 6 else 2
     groups: list[list[tuple[int, int]]] = []
     for pair in pairs:
-        held = {layer for other in groups[-1] for layer in other} if groups else set()
-        if groups and len(held | set(pair)) <= most:
+        if groups and _blocks([*groups[-1], pair]) <= blocks:
             groups[-1].append(pair)
         else:
             groups.append([pair])
     return groups
+
+
+def _blocks(pairs: list[tuple[int, int]]) -> int:
+    """Blocks of a Gram of these pairs: their own, and each layer's with itself."""
+    return len({layer for pair in pairs for layer in pair}) + len(set(pairs))

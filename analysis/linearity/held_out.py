@@ -52,7 +52,15 @@ def held_out_statistics(
     rows = (
         judge
         if isinstance(judge, Gram)
-        else gram(judge, sites=site, layers=layers, parts=division, cache=False, progress=False)
+        else gram(
+            judge,
+            sites=site,
+            layers=layers,
+            pairs=window.pairs,
+            parts=division,
+            cache=False,
+            progress=False,
+        )
     )
     found = {}
     bar = tqdm(

@@ -252,5 +252,8 @@ def test_windows_hold_all_pairs_once_and_few_layers() -> None:
         for blocks in (0, 3, 6, 1000):
             groups = grouped(pairs, blocks)
             assert [pair for group in groups for pair in group] == pairs
-            held = [len({layer for pair in group for layer in pair}) for group in groups]
-            assert all(h * (h + 1) // 2 <= max(blocks, 3) for h in held)
+            held = [
+                len({layer for pair in group for layer in pair}) + len(group) for group in groups
+            ]
+            assert all(count <= max(blocks, 3) for count in held)
+            assert len(groups) == 1 or blocks < len(pairs) + 9
