@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from actstore.errors import MissingDependencyError, ModelError
+from actstore.models.hub import NOWHERE, is_cached, reachable
 from actstore.models.language_model import LanguageModel
 from actstore.models.provenance import safe_name
 from actstore.wording import count
@@ -135,6 +136,10 @@ class _Source:
             raise ModelError(f"folder {where} has no config.json, so it holds no model")
         if not self.local and (path.is_absolute() or self.where.startswith((".", "~"))):
             raise ModelError(f"folder {where} does not exist")
+        if not self.local and not reachable(self.where, revision):
+            if not is_cached(self.where, revision):
+                raise ModelError(f"{where} cannot be loaded: {NOWHERE}")
+            self.common["local_files_only"] = True
 
     def origin(self) -> dict[str, Any]:
         """The part of the provenance that only the loader knows."""
@@ -318,10 +323,7 @@ def _explained(error: Exception) -> str:
     if "trust_remote_code" in text:
         return "it needs code of its own repository; pass trust_remote_code=True if you trust it"
     if "offline" in text.lower() or "couldn't connect" in text.lower():
-        return (
-            "it is no folder here, not in the hub's local cache, and the hub is out of reach "
-            "(HF_HUB_OFFLINE=1, or no network)"
-        )
+        return NOWHERE
     if "mismatched" in text:
         return "the shapes of its weights are not those of its config.json"
     return _first_line(error)
