@@ -20,6 +20,7 @@ from actstore.store.folders import (
     lock_run,
     prepare,
 )
+from actstore.store.groups import PLAIN_GROUP
 from actstore.store.layout import (
     COLUMN_CHUNK,
     ITEM_CHUNK,
@@ -31,14 +32,7 @@ from actstore.store.layout import (
 )
 from actstore.store.layout import shard_rows as shard_rows_for
 from actstore.store.lock import FolderLock
-from actstore.store.record import (
-    PLAIN_GROUP,
-    Record,
-    SiteLike,
-    as_json,
-    load_record,
-    shared_axes,
-)
+from actstore.store.record import Record, SiteLike, as_json, load_record, shared_axes
 from actstore.store.writer import RunWriter
 from actstore.wording import count
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from actstore.errors import ActstoreError, StoreError
 from actstore.store.backend import Backend, backend_for, clear_partial, location, put_all
+from actstore.store.groups import PLAIN_GROUP, ROOT_GROUP, check_format, parse_group
 from actstore.store.lock import FolderLock
 from actstore.store.objects import remote_problem
-from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record, check_format, parse_group
+from actstore.store.record import Record
 
 
 def prepare(backend: Backend, model: str) -> None:

@@ -16,15 +16,9 @@ from actstore.store.arrays import add_request
 from actstore.store.backend import Backend, backend_for, location, put_all
 from actstore.store.columns import column_problem
 from actstore.store.folders import commit_record, explained, lock_run, store_lock
+from actstore.store.groups import ROOT_GROUP, check_format, parse_group
 from actstore.store.layout import run_key
-from actstore.store.record import (
-    ROOT_GROUP,
-    Record,
-    SiteLike,
-    check_format,
-    load_record,
-    parse_group,
-)
+from actstore.store.record import Record, SiteLike, load_record
 
 LAST_RESORT = "restore it from a copy, or remove the run and extract it again"
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from actstore.errors import CorruptionError, SiteError, StoreError
 from actstore.store.backend import Backend, location
-from actstore.store.caching import cache_sizes, remove_entries
-from actstore.store.layout import CACHE, check_label
+from actstore.store.caching import Caching
 from actstore.store.lazy import read_block, site_array
 from actstore.store.record import check_key, has_changed
 from actstore.store.rows import RowBlock, Rows
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from actstore.store.to_torch import Minibatches
 
 
-class Run(View):
+class Run(Caching, View):
     """One model on one corpus: the committed rows, or a selection of them.
 
     Selections (`sel`, `isel`, `split`) give narrower runs and read nothing but the
@@ -274,58 +272,6 @@ class Run(View):
     def input_ids(self, sequence_numbers: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Token ids (int32) that were run, by sequence number."""
         return self.stored.sequences.input_ids(np.asarray(sequence_numbers, np.int64))
-
-    def cache_group(self, name: str, *, create: bool = False) -> zarr.Group | None:
-        """A Zarr group beside the run for what was computed from it.
-
-        Parameters
-        ----------
-        name : str
-            Letters, digits, ``.``, ``_`` and ``-``.
-        create : bool
-            Make it where it is not there; otherwise None is returned then.
-
-        Raises
-        ------
-        StoreError
-            It cannot be made.
-        """
-        path = f"{self.name}/{CACHE}/{check_label('cache entry', name)}"
-        backend = self.stored.backend
-        if backend.get(f"{path}/zarr.json") is None and not create:
-            return None
-        try:
-            return zarr.open_group(backend.zarr, path=path, mode="a" if create else "r+")
-        except OSError as error:
-            raise StoreError(f"{path} cannot be made: {error}") from error
-
-    @property
-    def cache(self) -> dict[str, int]:
-        """Bytes on disk of each thing that was computed from the run and is kept beside it."""
-        return cache_sizes(self.stored.backend, self.name)
-
-    def clear_cache(self, *names: str) -> int:
-        """Remove what was computed from the run: it is computed again when it is needed.
-
-        Not while it is in use: a computation that is under way loses its checkpoints, and a Gram
-        larger than memory the blocks that it reads.
-
-        Parameters
-        ----------
-        *names : str
-            Keys of `cache`; all where none is given.
-
-        Returns
-        -------
-        int
-            Bytes that were freed.
-
-        Raises
-        ------
-        SelectionError
-            No entry of that name.
-        """
-        return remove_entries(self.stored.backend, self.name, names)
 
     def __repr__(self) -> str:
         return run_text(self)

@@ -11,11 +11,12 @@ import numpy as np
 
 from actstore.errors import CorruptionError, StoreVersionError
 from actstore.store.backend import Backend
-from actstore.store.chunks import problem_with
 from actstore.store.columns import column_problem
+from actstore.store.encoding import problem_with
+from actstore.store.groups import PLAIN_GROUP, ROOT_GROUP
 from actstore.store.journal import Journal
 from actstore.store.layout import JOURNAL, SEQUENCES, chunk_name
-from actstore.store.record import PLAIN_GROUP, ROOT_GROUP, Record
+from actstore.store.record import Record
 from actstore.wording import count
 
 

@@ -11,8 +11,8 @@ import zarr
 
 from actstore.errors import CorruptionError, StoreError
 from actstore.store.backend import Backend
-from actstore.store.chunks import chunk_bytes, encode, problem_with
 from actstore.store.dtypes import check_values
+from actstore.store.encoding import chunk_bytes, encode, problem_with
 from actstore.store.folders import check_room, explained
 from actstore.store.journal import Journal, entry_bytes
 from actstore.store.layout import chunk_name

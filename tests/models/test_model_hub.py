@@ -69,7 +69,7 @@ def test_a_mistyped_id_without_a_network_is_asked_for_once(
     line = loaded("no-such-owner/no-such-model", endpoint, tmp_path)
     assert line.startswith("no-such-owner/no-such-model cannot be loaded: it is no folder here")
     assert "is the id right?" in line
-    assert [call for call in calls if "no-such-model" in call] == calls[-1:]
+    assert len([call for call in calls if "no-such-model" in call]) == 1
 
 
 def test_what_is_cached_loads_without_the_hub(
@@ -84,4 +84,4 @@ def test_what_is_cached_loads_without_the_hub(
     (there / "refs").mkdir()
     (there / "refs/main").write_text(commit)
     assert loaded("some-owner/tiny", endpoint, tmp_path).startswith("<LanguageModel tiny: GPT2")
-    assert [call for call in calls if "tiny" in call] == calls[-1:]
+    assert len([call for call in calls if "tiny" in call]) == 1

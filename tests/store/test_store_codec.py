@@ -21,9 +21,9 @@ import actstore
 from actstore.errors import CorruptionError, KeyMismatchError, StoreError, StoreVersionError
 from actstore.store import Share
 from actstore.store.backend import backend_for
-from actstore.store.chunks import chunk_bytes, encode
 from actstore.store.codecs import compress, decompress_into, most_bytes
 from actstore.store.dtypes import DTYPES
+from actstore.store.encoding import chunk_bytes, encode
 from actstore.store.record import digest
 from actstore.store.verify import verify
 

@@ -60,7 +60,8 @@ def test_uncommitted_shards_are_never_in_view(data):
     np.testing.assert_array_equal(run.samples.sequence, numbers)
     np.testing.assert_array_equal(run.resid[2], values("resid", 2, n, 6)[numbers])
     whole = -(-n // rows)
-    assert run.state == ("complete" if len(done) == whole else f"{len(done)} of {whole} shards")
+    shards = f"{whole} shard" if whole == 1 else f"{whole} shards"
+    assert run.state == ("complete" if len(done) == whole else f"{len(done)} of {shards}")
 
 
 def test_bfloat16_is_exact_and_rounds_to_nearest_even():
