@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from actstore.grams.parts import Parts
+from actstore.grams.turning import Turn
 
 HEAVY = 128.0
 """Whitened rows with an entry whose square is that many times the mean are multiplied in float64:
@@ -99,9 +100,8 @@ class NumpyArithmetic:
         self._empty = set(totals) if fresh and recipe.dtype == "float64" else set()
         self._heavy = np.zeros(rows, bool)
         self._apart: tuple[np.ndarray, np.ndarray] | None = None
-        self._shifted = self._turned = np.empty(0)
-        if recipe.bases is not None:
-            self._shifted, self._turned = np.empty(rows * widest), np.empty(rows * widest)
+        self._shifted = np.empty(0 if recipe.bases is None else rows * widest)
+        self._turns = {k: Turn(basis) for k, basis in (recipe.bases or {}).items()}
 
     def load(
         self,
@@ -124,8 +124,8 @@ class NumpyArithmetic:
             sums = [weights[share] @ values[share].astype(np.float64) for share in shares]
             values *= np.sqrt(weights)[:, None]
         if self._recipe.bases is not None:
-            turned = self._turned[: n * width].reshape(n, width)
-            out[:] = np.matmul(values, self._recipe.bases[k], out=turned)
+            self._turns[k].rows(values)
+            out[:] = values
             if self._apart is not None:
                 self._apart, self._heavy[:] = None, False
             largest = np.maximum(out.max(axis=1), -out.min(axis=1))

@@ -20,6 +20,7 @@ from actstore.grams.columns import Column, Columns
 from actstore.grams.kernel import Partial, Tile
 from actstore.grams.source import RowSource
 from actstore.grams.threads import available_cores, one_blas_thread
+from actstore.grams.turning import Turn
 
 ROWS_PER_FEATURE = 4
 LEAST_ROWS = 1024
@@ -28,6 +29,8 @@ MOST_BLOCKS = 64
 BLOCK_ROWS = 4096
 GUARD = 1e3
 """Largest condition of whitened moments that float32 products are trusted with."""
+DOUBT = 10.0
+"""By how much a condition may be above its estimate."""
 COLLINEAR = 1e9
 """Largest condition of a layer's scaled columns that a factor in float64 can whiten."""
 ROUNDING = 1e-6
@@ -169,20 +172,36 @@ def spectra(
     vectors of their centred part.
 
     The condition is that of the worse of both kinds: the largest eigenvalue about the shift beside
-    the smallest about the mean.
+    the smallest about the mean. Where a Cholesky factor shows it to be far below the guard, its
+    1-norm estimate stands for it, and nothing is decomposed.
     """
 
     def one(k: int) -> tuple[int, float, np.ndarray, np.ndarray]:
         moments = whitened(partial, k) / n
         total = np.sum([v for (_, c), v in partial.sums.items() if c == k], axis=0)
         mean = total @ whitening.bases[k] / n
-        values, vectors = np.linalg.eigh(moments - np.outer(mean, mean))
+        centred = moments - np.outer(mean, mean)
+        bound = _bound(centred, float(mean @ mean))
+        if bound <= GUARD / DOUBT:
+            return k, bound, np.empty(0), np.empty((0, 0))
+        values, vectors = np.linalg.eigh(centred)
         largest = values[-1] + mean @ mean
         condition = largest / values[0] if values[0] > ROUNDING * largest else np.inf
         return k, float(condition), values, vectors
 
     with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
         yield from pool.map(one, chosen)
+
+
+def _bound(moments: np.ndarray, more: float) -> float:
+    """1-norm condition of moments, as estimated, with so much added to the largest; infinite for
+    what has no Cholesky factor."""
+    norm = float(np.abs(moments).sum(axis=0).max())
+    factor, failed = lapack.dpotrf(moments.T, lower=1)
+    if failed or not np.isfinite(norm):
+        return np.inf
+    reciprocal, _ = lapack.dpocon(factor, norm, uplo="L")
+    return (norm + more) / norm / reciprocal if reciprocal > 0 else np.inf
 
 
 def refreshed(basis: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -198,19 +217,25 @@ def refreshed(basis: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> np.
 
 def restore(partial: Partial, columns: Columns, bases: Mapping[int, np.ndarray]) -> None:
     """Turn whitened moments into those of the rows, in place: T⁻ᵀ M T⁻¹."""
-    inverses = {k: np.linalg.inv(basis) for k, basis in bases.items()}
+    inverses: dict[int, Turn] = {}
+
+    def invert(k: int) -> None:
+        inverses[k] = Turn(bases[k]).inverse()
 
     def one(item: tuple[tuple[int, Tile], np.ndarray]) -> None:
         (_, tile), values = item
-        values[:] = inverses[tile.row].T @ values
+        inverses[tile.row].moments(values)
         at = 0
         for k in range(tile.start, tile.stop):
             block = values[:, at : at + columns[k].width]
-            block[:] = block @ inverses[k]
+            whole = np.ascontiguousarray(block)
+            inverses[k].rows(whole)
+            block[:] = whole
             at += columns[k].width
         if tile.diagonal:
             values += values.T.copy()
             values /= 2
 
     with one_blas_thread(), ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(invert, bases))
         list(pool.map(one, partial.tiles.items()))
