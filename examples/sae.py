@@ -64,7 +64,7 @@ def main() -> None:
     )
     train, held_out = run.split(0.15, by="article", seed=options.seed)
 
-    total = actstore.gram(train)  # mean and size of the rows, in one pass
+    total = actstore.gram(train, pairs="within")  # mean and size of the rows, in one pass
     mean = torch.tensor(total.mean(options.layer), dtype=torch.float32)
     scale = float((total.variance(options.layer).sum() / total.n / len(mean)) ** 0.5)
 
@@ -109,7 +109,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Fraction of variance unexplained, features used by a row, and share of features unused."""
     error, active, used, total = 0.0, 0.0, torch.zeros(len(sae.bias), dtype=torch.bool), 0.0
-    own = torch.tensor(actstore.gram(run, cache=False).mean(layer), dtype=torch.float32)
+    own = torch.tensor(
+        actstore.gram(run, pairs="within", cache=False).mean(layer), dtype=torch.float32
+    )
     for batch in run.to_torch(layers=layer, batch_size=1024, shuffle=False):
         x = (batch["activations"] - mean) / scale
         rebuilt, codes = sae(x)

@@ -32,7 +32,9 @@ def main() -> None:
         train = train.isel(sample=slice(options.limit))
         held_out = held_out.isel(sample=slice(options.limit // 3))
     chosen = [*options.layers, model.n_blocks]
-    maps = actstore.fit(actstore.gram(train, layers=chosen, cache=False), pairs="to_last")
+    maps = actstore.fit(
+        actstore.gram(train, layers=chosen, pairs="to_last", cache=False), pairs="to_last"
+    )
     lenses = tuned_lens.train(
         train, model, layers=options.layers, epochs=options.epochs, by="article", seed=options.seed
     )

@@ -85,7 +85,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     maps.save(arguments.output)
     print(maps)
     if held_out is not None:
-        r2 = heat_maps(maps, gram(held_out, memory=arguments.memory, progress=progress)).r2
+        judged = gram(held_out, pairs=arguments.pairs, memory=arguments.memory, progress=progress)
+        r2 = heat_maps(maps, judged).r2
         for shortcut in r2.shortcut.values.tolist():
             print(f"mean r² over pairs, {shortcut}: {float(r2.sel(shortcut=shortcut).mean()):.4f}")
     print(f"saved to {arguments.output}")
