@@ -175,7 +175,14 @@ def test_repair_refuses_by_name_what_does_not_prove_to_be_what_was_written(
     assert f"{NAME}: the run's metadata (zarr.json) is damaged, and what" in refused(*sources)
     record["attributes"]["actstore"]["dtype"] = "flaot32"
     path.write_text(json.dumps(record))
-    assert "flaot32" in refused(*sources)
+    assert "does not go together with this model and text (dtype 'flaot32'" in refused(*sources)
+    for entry, value in (("shard_rows", "x"), ("requests", []), ("requests", [{"resid": [9]}])):
+        record = json.loads(sound)
+        record["attributes"]["actstore"][entry] = value
+        path.write_text(json.dumps(record))
+        line = refused(*sources)
+        assert f"{NAME}: the run's metadata (zarr.json) is damaged" in line
+        assert "remove the run and extract it again" in line
     path.write_bytes(sound[:300])
     line = refused(*sources)
     assert f"{NAME}: the run's metadata (zarr.json) cannot be read" in line

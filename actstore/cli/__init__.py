@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done; 1 `verify` or `doctor` found problems, `repair` left some, what
+        0 done; 1 `verify` or `doctor` found problems, or `verify` a run that is not whole,
+        `repair` left some, what
         `extract --dry-run` tells of does not fit, or `rm` was not confirmed; 2 bad input;
         130 interrupted.
     """

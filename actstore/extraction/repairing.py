@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +13,7 @@ from typing import Any, Literal
 from actstore.corpus import Sampling
 from actstore.errors import (
     ActstoreError,
-    CorpusError,
     CorruptionError,
-    ModelError,
     SamplingError,
     StoreError,
 )
@@ -89,9 +89,10 @@ def repair(
             raise StoreError(f"{there.location} holds {held}; name one of: {known}")
         run = names[0]
     told, sound = told_by(store, *run)
-    job = _job(model, corpus, tokenizer, positions, run, told, sound)
-    if not sound or damaged_columns(store, *run):
-        _plan_again(job, store, told, sound, progress)
+    with _believed("/".join(run), sound):
+        job = _job(model, corpus, tokenizer, positions, run, told)
+        if not sound or damaged_columns(store, *run):
+            _plan_again(job, store, told, sound, progress)
     damaged = _opened(store, run)
     check_versions(damaged, job.info)
     check: Literal["exists", "full"] = "full"
@@ -109,6 +110,20 @@ def _opened(store: Any, run: tuple[str, str]) -> Run:
         return open(store)[run]
 
 
+@contextmanager
+def _believed(name: str, sound: bool) -> Iterator[None]:
+    """Say, of whatever a damaged record leads to, that it comes of the damage."""
+    try:
+        yield
+    except (ActstoreError, LookupError, TypeError, ValueError, AttributeError) as error:
+        if sound or isinstance(error, StoreError):
+            raise
+        raise CorruptionError(
+            f"{name}: the run's metadata (zarr.json) is damaged, and what it still says does not "
+            f"go together with this model and text ({error}): {LAST_RESORT}"
+        ) from error
+
+
 def _job(
     model: Any,
     corpus: Any,
@@ -116,38 +131,28 @@ def _job(
     positions: Any,
     run: tuple[str, str],
     told: dict[str, Any],
-    sound: bool,
 ) -> Job:
     """The job that made a run, by what its record tells."""
-    name = "/".join(run)
-    try:
-        asked = dict(told["key"]["sampling"])
-        if positions is not None:
-            asked["positions"] = positions
-        elif isinstance(asked["positions"], dict):
-            raise SamplingError(
-                f"{name} was sampled by the function {asked['positions']['function']}; pass it as "
-                "positions="
-            )
-        job = make_job(
-            model,
-            corpus,
-            sites=next(iter(told["sites"])),
-            layers=None,
-            positions=Sampling(**asked),
-            dtype=told["dtype"],
-            model_name=run[0],
-            corpus_name=run[1],
-            tokenizer=tokenizer,
-            sampling={},
+    asked = dict(told["key"]["sampling"])
+    if positions is not None:
+        asked["positions"] = positions
+    elif isinstance(asked["positions"], dict):
+        function = asked["positions"]["function"]
+        raise SamplingError(
+            f"{'/'.join(run)} was sampled by the function {function}; pass it as positions="
         )
-    except (KeyError, TypeError, ValueError, ActstoreError) as error:
-        if sound or isinstance(error, ModelError | CorpusError):
-            raise
-        raise CorruptionError(
-            f"{name}: the run's metadata (zarr.json) is damaged, and what it says of the run "
-            f"cannot be right ({error}): {LAST_RESORT}"
-        ) from error
+    job = make_job(
+        model,
+        corpus,
+        sites=next(iter(told["sites"])),
+        layers=None,
+        positions=Sampling(**asked),
+        dtype=told["dtype"],
+        model_name=run[0],
+        corpus_name=run[1],
+        tokenizer=tokenizer,
+        sampling={},
+    )
     return replace(job, label=run)
 
 

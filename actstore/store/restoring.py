@@ -142,7 +142,6 @@ def restore_columns(store: Any, model: str, corpus: str, plan: Any) -> list[str]
                 f"of the same version?): {LAST_RESORT}"
             )
         for key in damaged:
-            backend.delete_tree(f"{name}/{key}")
             put_all(
                 backend,
                 {
