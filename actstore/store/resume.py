@@ -210,7 +210,8 @@ def _clear_bad(stored: StoredRun, only: Collection[int] | None, *, full: bool) -
     Returns what was found, in words; shards that the journal does not know are among it.
     """
     told = [
-        f"shard {shard} is not in the journal, though chunks of it are there"
+        f"shard {shard} has chunks that are not in the journal "
+        "(a writer was stopped, or it was lost)"
         for shard in stored.unentered()
         if (only is None or shard in only)
         and not any(problem.shard == shard for problem in stored.problems)

@@ -331,7 +331,7 @@ def test_what_was_mended_is_told(store):
     with resumed(store) as writer:
         assert writer.mended == [
             "gpt2/zarr.json is written again",
-            "shard 3 is not in the journal, though chunks of it are there",
+            "shard 3 has chunks that are not in the journal (a writer was stopped, or it was lost)",
             "resid 2, shard 1 (samples 16…31): the chunk is missing",
         ]
         fill(writer)
