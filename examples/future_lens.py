@@ -39,7 +39,7 @@ def main() -> None:
     found = future_lens.curves(
         train, held_out, model, offsets=options.offsets, ridge=RIDGES, cluster="article"
     )
-    results.save(found, options.output / "future-lens.zarr")
+    results.save(found, options.output / "results" / "future-lens.zarr")
     page = report.build(
         options.output / "report.html",
         [found],

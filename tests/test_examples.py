@@ -63,7 +63,7 @@ def test_the_autoencoder(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_future_lens(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ("--limit", 60, "--layers", 20, "--offsets", 1)
     run("future_lens", output / "future", monkeypatch, *small)
-    share = finite(output / "future", "future_lens", "precision")
+    share = finite(output / "future" / "results", "future_lens", "precision")
     assert share.shape == (1, 2, 3)
     assert ((share >= 0) & (share <= 1)).all()
     assert "<svg" in (output / "future" / "report.html").read_text("utf-8")
