@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     def run_of(rows: int) -> MadeUpRows:
         return MadeUpRows(layers, width, rows)
 
+    def add_up(rows: int, progress: bool | None = None) -> None:
+        gram(run_of(rows), precision=options.precision, progress=progress)  # and not kept
+
     whole = plan_gram(run_of(options.rows), precision=options.precision)
     print(whole.describe())
     most = limit("float64" if options.precision == "float64" else "float32")
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         for rows in options.slices:
             found = measure(
                 f"{rows:,}",
-                lambda rows=rows: gram(run_of(rows), precision=options.precision, progress=False),
+                lambda rows=rows: add_up(rows, progress=False),
             )
             if rows not in best or found.seconds < best[rows].seconds:
                 best[rows] = found
@@ -49,8 +52,13 @@ def main(arguments: Sequence[str] = ()) -> None:
     for clock in ("seconds", "cpu_seconds"):
         _carry_on(best, options.rows, clock)
     if options.complete:
-        found = measure("", lambda: gram(run_of(options.rows), precision=options.precision))
-        print(f"all {options.rows:,} rows: {found.seconds / 3600:.2f} h, {cores()} threads")
+        found = measure("", lambda: add_up(options.rows))
+        print(
+            f"all {options.rows:,} rows: {found.seconds / 3600:.2f} h, "
+            f"{found.cpu_seconds / 3600:.2f} h of CPU, {cores()} threads, "
+            f"{found.peak_bytes / 2**30:.2f} GiB; "
+            f"{most.share(options.rows * columns**2, found)}"
+        )
         print(goal("hours", found.seconds / 3600, HOURS, most=True))
 
 
