@@ -150,7 +150,10 @@ def all_pairs(
     each = maps.r2(evaluation, average=None)
     clock.append(time.perf_counter())
     stages = dict(zip(STAGES, np.diff(clock).tolist(), strict=True))
-    return {(i, j): each.sel(source=i, target=j).values for i, j in maps}, stages
+    return {
+        (int(i), int(j)): each.sel(source=i, target=j).values  # type: ignore[arg-type]
+        for i, j in maps
+    }, stages
 
 
 def _rows(run: actstore.Run, layer: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -37,10 +38,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     best: dict[int, Measured] = {}
     for _ in range(options.repeats):
         for rows in options.slices:
-            found = measure(
-                f"{rows:,}",
-                lambda rows=rows: add_up(rows, progress=False),
-            )
+            found = measure(f"{rows:,}", partial(add_up, rows, progress=False))
             if rows not in best or found.seconds < best[rows].seconds:
                 best[rows] = found
     columns = layers * width

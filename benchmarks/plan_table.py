@@ -110,7 +110,13 @@ def _table(worker: str, rates: Rates, options: argparse.Namespace) -> str:
 def make(columns: Columns, workers: int, rates: Rates, rows: int) -> Plan:
     """The plan within the memory of all workers."""
     memory = workers * rates.memory
-    plan = make_plan(Rows(rows), columns, workers=workers, memory=memory, tiled=True)
+    plan = make_plan(
+        Rows(rows),  # type: ignore[arg-type]
+        columns,
+        workers=workers,
+        memory=memory,
+        tiled=True,
+    )
     if plan.workers < workers:
         raise GramError(f"{workers} tasks do not fit, {plan.workers} would")
     return plan

@@ -107,7 +107,7 @@ def _cold(
     def whole_file() -> None:
         with open(flat, "rb", buffering=0) as file:
             for _ in range(layers):
-                file.readinto(out.view(np.uint8))
+                file.readinto(memoryview(out.view(np.uint8)))  # type: ignore[arg-type]
 
     def whole_store() -> None:
         for layer in range(layers):

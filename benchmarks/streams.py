@@ -32,7 +32,7 @@ def write_stream(
     columns are hundreds of times the rest."""
     rng = np.random.default_rng(seed)
     builder = create_run(path, "made-up", "stream")
-    coords = {
+    coords: dict[str, np.ndarray] = {
         "document": np.arange(rows),
         "position": np.zeros(rows, np.int32),
         "token_id": np.zeros(rows, np.int32),

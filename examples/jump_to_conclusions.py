@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +93,7 @@ class Decoder:
             *(
                 keep(
                     f"prediction {run.corpus}",
-                    lambda run=run: prediction.curves(run, maps, model, cluster="article"),
+                    partial(prediction.curves, run, maps, model, cluster="article"),
                 )
                 for run in (held_out, self.news)
             ),
@@ -110,7 +110,8 @@ class Decoder:
                 found.append(
                     keep(
                         f"generation {cache} {lambda_}",
-                        lambda cache=cache, lambda_=lambda_: early_exit.measure(
+                        partial(
+                            early_exit.measure,
                             model,
                             [self._ids(prompt) for prompt in PROMPTS],
                             maps,

@@ -83,7 +83,7 @@ def main() -> None:
             loss.backward()
             optimiser.step()
             with torch.no_grad():
-                sae.decoder /= sae.decoder.norm(dim=1, keepdim=True)
+                sae.decoder.div_(sae.decoder.norm(dim=1, keepdim=True))
                 unused = torch.where((codes > 0).any(0), 0, unused + len(x))
                 step = epoch * len(data) + data.batch
                 if step % EVERY == 0 or step == 1:

@@ -17,8 +17,9 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -77,8 +78,12 @@ class Study:
         for first_token in ("keep", "drop"):
             yield every(
                 f"linearity of all tokens {first_token}",
-                lambda first_token=first_token: linearity.scores(
-                    whole, first_token=first_token, cluster="article", orthogonal=False
+                partial(
+                    linearity.scores,
+                    whole,
+                    first_token=first_token,
+                    cluster="article",
+                    orthogonal=False,
                 ),
             )
         yield every("errors of all tokens", lambda: linearity.errors(whole, cluster="article"))
@@ -149,7 +154,7 @@ class Study:
             chosen += found[:: max(1, len(found) // PER_TEXT)][:PER_TEXT]
         return chosen if self.limit is None else chosen[:: max(1, len(chosen) // self.limit)]
 
-    def _extract(self, name: str, corpus: object, **sampling: object) -> actstore.Run:
+    def _extract(self, name: str, corpus: object, **sampling: Any) -> actstore.Run:
         return actstore.extract(
             self.decoder, corpus, self.store, corpus_name=name, bos=BOS, seed=0, **sampling
         )
