@@ -124,8 +124,7 @@ class NumpyArithmetic:
             sums = [weights[share] @ values[share].astype(np.float64) for share in shares]
             values *= np.sqrt(weights)[:, None]
         if self._recipe.bases is not None:
-            self._turns[k].rows(values)
-            out[:] = values
+            self._turns[k].rows(values, out)
             if self._apart is not None:
                 self._apart, self._heavy[:] = None, False
             largest = np.maximum(out.max(axis=1), -out.min(axis=1))

@@ -228,9 +228,7 @@ def restore(partial: Partial, columns: Columns, bases: Mapping[int, np.ndarray])
         at = 0
         for k in range(tile.start, tile.stop):
             block = values[:, at : at + columns[k].width]
-            whole = np.ascontiguousarray(block)
-            inverses[k].rows(whole)
-            block[:] = whole
+            inverses[k].rows(block, block)
             at += columns[k].width
         if tile.diagonal:
             values += values.T.copy()
