@@ -44,6 +44,7 @@ class ExaminedModel:
         self.name = name or default_name(model) + ("-decoder" if part == "decoder" else "")
         self._part = checked_part(model, part)
         self._lock = threading.RLock()
+        self._quiet = False
         self.stack: Stack
         self._found = self._examine()
 
@@ -84,8 +85,18 @@ class ExaminedModel:
 
         Training flags are put back afterwards. May be entered again by the thread that holds it.
         """
-        with self._lock, quiet(self.model):
-            yield
+        with self._lock:
+            if self._quiet:
+                # This thread has seen to every module already.
+                with torch.inference_mode():
+                    yield
+                return
+            self._quiet = True
+            try:
+                with quiet(self.model):
+                    yield
+            finally:
+                self._quiet = False
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What ``decode`` gives, as a tensor through which gradients flow.

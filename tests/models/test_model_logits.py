@@ -37,3 +37,21 @@ def test_refusals(tiny_gpt2):
         model.logits(torch.zeros(3, 31))
     with pytest.raises(ModelError, match="no language-model head"):
         actstore.load_model(tiny_gpt2.transformer, name="bare").logits(torch.zeros(3, 32))
+
+
+def test_holding_a_model_twice_leaves_it_as_it_was(tiny_gpt2):
+    raw = tiny_gpt2.train()
+    raw.transformer.h[1].eval()
+    before = [module.training for module in raw.modules()]
+    model = actstore.load_model(raw, name="tiny")
+    for _ in range(2):
+        with model.exclusive():
+            with pytest.raises(ZeroDivisionError), model.exclusive():
+                assert torch.is_inference_mode_enabled()
+                raise ZeroDivisionError
+            assert torch.is_inference_mode_enabled()
+            assert not any(module.training for module in raw.modules())
+            model.decode(np.zeros((1, 32), np.float32))
+            assert not any(module.training for module in raw.modules())
+        assert [module.training for module in raw.modules()] == before
+        assert not torch.is_inference_mode_enabled()
