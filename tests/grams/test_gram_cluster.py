@@ -104,6 +104,17 @@ def test_what_is_larger_than_memory_is_written_by_the_workers(
         np.testing.assert_allclose(whole(ours), whole(its), rtol=1e-12, atol=1e-13 * scale)
 
 
+@pytest.mark.parametrize("memory", [None, "300KB"])
+def test_some_pairs_on_workers(client: Any, memory: str | None, tmp_path: Path) -> None:
+    run = run_of(500, 16, 7, shard_rows=128, store=LocalStore(tmp_path))
+    found = gram(run, pairs="to_last", client=client, memory=memory, progress=False)
+    assert isinstance(found.blocks, dict) == (memory is None)
+    expected = gram(run_of(500, 16, 7, shard_rows=128), progress=False)
+    assert set(found.blocks) == {(k, k) for k in range(7)} | {(k, 6) for k in range(6)}
+    for i, j in found.blocks:
+        np.testing.assert_allclose(found.cross(i, j), expected.cross(i, j), rtol=1e-10, atol=1e-8)
+
+
 def test_an_error_of_a_worker_is_the_callers(client: Any) -> None:
     run = run_of(600, 8, 6)
     run.arrays["resid"][3][17, 2] = np.nan
