@@ -121,7 +121,7 @@ class Encoder:
             self._warned = True
             warnings.warn(
                 f"document {number} starts with token {ids[0]} twice: the text brings a beginning "
-                'of its own; pass bos="none", or strip it from the text',
+                'of its own; pass bos="none", or strip it from the text, or one from its input_ids',
                 UserWarning,
                 stacklevel=2,
             )

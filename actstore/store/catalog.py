@@ -12,7 +12,7 @@ from actstore.errors import ActstoreError, MissingRunError, MissingStoreError, S
 from actstore.store.backend import Backend, backend_for, location
 from actstore.store.caching import cache_sizes
 from actstore.store.folders import check_root, explained, lock_run, prepare, remove_empty
-from actstore.store.layout import check_label, run_key
+from actstore.store.layout import JOURNAL, check_label, run_key
 from actstore.store.record import load_record
 from actstore.store.run import Run
 from actstore.store.table import CACHE_COLUMN, COLUMNS, html_table, human_bytes, text_table
@@ -100,7 +100,8 @@ class Store(Mapping[tuple[str, str], Run]):
                     if load_record(self._backend, run_key(model, corpus)) is None:
                         continue
                 except ActstoreError:
-                    pass
+                    if JOURNAL not in self._backend.folders(run_key(model, corpus)):
+                        continue  # a group of some other program's
                 yield model, corpus
 
     def __len__(self) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,9 +44,25 @@ def prepare(backend: Backend, model: str) -> None:
                 _sync_parent(root)
         else:
             check_root(backend, found)
-        if backend.get(f"{model}/zarr.json") is None:
+            _put_back(backend, "zarr.json", found, ROOT_GROUP)
+        found = backend.get(f"{model}/zarr.json")
+        if found is None:
             put_all(backend, {f"{model}/zarr.json": PLAIN_GROUP})
             backend.sync_folder("")
+        else:
+            _put_back(backend, f"{model}/zarr.json", found, PLAIN_GROUP)
+
+
+def _put_back(backend: Backend, key: str, found: bytes, expected: bytes) -> None:
+    """Write a group's metadata again where another program has changed it: what it consolidated
+    there would hide from zarr and xarray what is written later."""
+    if found != expected:
+        put_all(backend, {key: expected})
+        warnings.warn(
+            f"{key} of {location(backend)} had been written by another program, which can hide new "
+            "runs from zarr and xarray: it is again as it was",
+            stacklevel=3,
+        )
 
 
 def remove_empty(backend: Backend, model: str) -> None:

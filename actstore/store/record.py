@@ -18,6 +18,7 @@ from actstore.store.backend import Backend
 from actstore.store.codecs import CODECS, DEFAULT
 from actstore.store.dtypes import StoredDtype, stored_dtype
 from actstore.store.groups import FORMAT, check_format, group_bytes, parse_group
+from actstore.store.layout import JOURNAL
 
 
 class SiteLike(Protocol):
@@ -199,17 +200,41 @@ class Record:
         if record.to_bytes() != data:
             raise CorruptionError(
                 f"{name}: the run's metadata (zarr.json) was written by something else; its "
-                "content is whole, so rewriting it with zarr's own tools is not safe: restore it"
+                "content is whole, and actstore repair writes it again as it was"
             )
         return record
 
 
 def load_record(backend: Backend, name: str) -> Record | None:
-    """A run's record; None if there is no such run or only an unfinished plan."""
+    """A run's record; None if there is no such run or only an unfinished plan.
+
+    Raises
+    ------
+    CorruptionError
+        It is not what was written; or another program has put its own in its place, as xarray's
+        ``to_zarr`` does in a run's group, which shows by the shards that are committed.
+    """
     data = backend.get(f"{name}/zarr.json")
     if data is None:
         return None
-    return Record.from_bytes(data, name)
+    record = Record.from_bytes(data, name)
+    if record is None and _is_committed(backend, name):
+        raise CorruptionError(
+            f"{name}: another program has written over the run's metadata (zarr.json), which says "
+            "what its committed shards are; they were not touched: restore that file from a copy, "
+            "or remove the run with actstore rm and extract it again"
+        )
+    return record
+
+
+def _is_committed(backend: Backend, name: str) -> bool:
+    """Whether the journal of a run tells of any shard."""
+    journal = f"{name}/{JOURNAL}"
+    return any(
+        file.startswith("c.")
+        for site in backend.folders(journal)
+        for file in backend.sizes(f"{journal}/{site}")
+    )
 
 
 def check_key(record: Record, key: Mapping[str, Any], dtype: str) -> None:

@@ -215,7 +215,9 @@ class Run(Caching, View):
             Otherwise rows keep their order.
         buffer : int, optional
             Rows that are mixed; a run of no more than these is shuffled as a whole. Default:
-            what 256 MiB hold. Another such buffer is filled while one is used.
+            what 256 MiB hold. Another such buffer is filled while one is used. A chunk that is
+            compressed or comes over a network is read whole for each buffer that its rows go to:
+            there, give it a chunk's length or more.
         lanes : int
             Buffers that batches come from in turn. As many as worker processes (or a multiple)
             let each worker read only chunks of its own; otherwise all of them read all.

@@ -90,7 +90,8 @@ def metadata_problems(backend: Backend, record: Record) -> list[Problem]:
     found = []
     for key, expected in group_files(record).items():
         if backend.get(key) != expected:
-            found.append(Problem(record.name, f"{key} is not what was written"))
+            what = "the store's zarr.json" if key == "zarr.json" else key
+            found.append(Problem(record.name, f"{what} is not what was written"))
     for key, told in record.metadata.items():
         data = backend.get(f"{record.name}/{key}/zarr.json")
         if data is None or hashlib.sha256(data).hexdigest() != told:

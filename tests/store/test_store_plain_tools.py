@@ -11,6 +11,7 @@ from store_fakes import coordinates, fill, planned, resumed, values
 from zarr.storage import MemoryStore
 
 import actstore
+from actstore.errors import CorruptionError
 from actstore.store.chunks import ChunkReader
 
 
@@ -70,12 +71,16 @@ def test_a_dataset_is_written_by_xarray_as_it_is(run):
 @pytest.mark.filterwarnings("ignore:.*onsolidated metadata is currently not part")
 @pytest.mark.filterwarnings("ignore:.* is damaged:UserWarning")
 @pytest.mark.filterwarnings("ignore:.* was not as it was left:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*had been written by another program:UserWarning")
+@pytest.mark.filterwarnings("ignore:Failed to open Zarr store with consolidated:RuntimeWarning")
 def test_metadata_that_somebody_consolidated_hides_no_run(run, tmp_path):
     """CASES 40: what is new is there at the next open, for us and as the format says to read it."""
     path = tmp_path / "s.zarr"
     zarr.consolidate_metadata(str(path))
     fill(planned(path, corpus="news"))
     assert set(actstore.open(path)) == {("gpt2", "wiki"), ("gpt2", "news")}
+    for store in (xr.open_zarr(path, group="gpt2/news"), xr.open_datatree(path)["gpt2/news"]):
+        np.testing.assert_array_equal(store.resid.sel(layer=1), values("resid", 1, 50, 6))
     news = actstore.open(path)["gpt2", "news"]
     np.testing.assert_array_equal(news.resid[1], values("resid", 1, 50, 6))
     fill(resumed(path, {"resid": [0, 1, 2, 3], "attn": [1]}))
@@ -103,3 +108,42 @@ def test_shuffled_minibatches_read_chunks_whole_and_one_after_the_other(layers, 
             assert [rows.start for rows in parts] == ends[:-1]
             assert ends[-1] == size
         assert len(mine) <= 4 + 2  # chunks, and ends of buffers inside one
+
+
+def test_a_record_that_xarray_has_written_over_costs_no_rows(run, tmp_path):
+    """CASES 29: a variable put into a run's group resets the group's attributes."""
+    path = tmp_path / "s.zarr"
+    kept = sorted(p.name for p in (path / "gpt2/wiki/resid").iterdir())
+    more = xr.Dataset({"norm": (("layer", "sample"), np.ones((4, 50)))})
+    more.to_zarr(str(path), group="gpt2/wiki", mode="a", consolidated=False)
+    with pytest.raises(CorruptionError, match=r"another program.*were not touched: restore.*rm"):
+        actstore.open(path)["gpt2", "wiki"]
+    assert list(actstore.open(path)) == [("gpt2", "wiki")]
+    assert "damaged: metadata" in repr(actstore.open(path))
+    (problem,) = actstore.open(path).verify()
+    assert "the run's metadata (zarr.json) does not describe this run" in str(problem)
+    for again in (lambda: planned(path), lambda: resumed(path)):
+        with pytest.raises(CorruptionError, match="another program"):
+            again()
+    assert sorted(p.name for p in (path / "gpt2/wiki/resid").iterdir()) == kept
+    actstore.open(path).remove("gpt2", "wiki")
+    assert list(actstore.open(path)) == []
+    fill(planned(path))
+    assert actstore.open(path).verify() == []
+
+
+def test_a_run_that_somebody_consolidated_is_told_to_be_repaired(run, tmp_path):
+    path = tmp_path / "s.zarr"
+    with pytest.warns(UserWarning, match="onsolidated"):
+        zarr.consolidate_metadata(str(path), path="gpt2/wiki")
+    with pytest.raises(CorruptionError, match="actstore repair writes it again as it was"):
+        actstore.open(path)["gpt2", "wiki"]
+
+
+def test_groups_of_other_programs_are_no_runs(run, tmp_path):
+    path = tmp_path / "s.zarr"
+    xr.Dataset({"norm": ("x", np.ones(3))}).to_zarr(
+        str(path), group="notes", mode="a", consolidated=False
+    )
+    assert list(actstore.open(path)) == [("gpt2", "wiki")]
+    assert actstore.open(path).verify() == []
