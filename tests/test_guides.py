@@ -7,10 +7,9 @@ A block that begins with ``<!-- not run: why -->`` on the line above it is left 
 from __future__ import annotations
 
 import re
-import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +17,12 @@ import torch
 from small_tokenizers import byte_level
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from actstore.cli import main
+from examples import guide
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "examples" / "guides"
 PAGES = [ROOT / "README.md", *sorted(GUIDES.glob("*.md"))]
-BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>[a-z]*)\n(?P<code>.*?)^```$", re.M | re.S
-)
 PHRASE = "the river the city reads the words one after another for light and the fish"
-MODELS = ("my-model", "openai-community/gpt2")
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +44,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=byte_level([end]), bos_token=end, eos_token=end, unk_token=end
     )
-    for name in MODELS:
+    for name in guide.MODELS:
         LlamaForCausalLM(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     rng = np.random.default_rng(0)
-    for name in ("wiki.txt", "news.txt"):
+    for name in guide.TEXTS:
         lines = [" ".join(["the", *rng.choice(PHRASE.split(), 11)]) for _ in range(80)]
         (folder / name).write_text("\n".join(lines) + "\n")
     return folder
@@ -92,44 +87,37 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.stop()
 
 
-def blocks(page: Path) -> list[tuple[int, str, str]]:
-    """Line, kind and code of each block that runs."""
-    text = page.read_text()
-    return [
-        (text[: found.start("code")].count("\n") + 1, found["kind"], found["code"])
-        for found in BLOCK.finditer(text)
-        if found["kind"] in ("python", "bash") and found["why"] is None
-    ]
-
-
-def shell(code: str) -> None:
-    """Each ``actstore`` line of a block, through the command line's own entry."""
-    for line in code.splitlines():
-        words = shlex.split(line, comments=True)
-        if not words:
-            continue
-        assert words[0] == "actstore", f"{line!r} is not an actstore command"
-        assert main(words[1:]) == 0, line
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_code_of_a_page_runs(page: Path, here: Path, request: pytest.FixtureRequest) -> None:
-    found = blocks(page)
+    found = guide.blocks(page)
     if page.stem == "s3":
         request.getfixturevalue("bucket")
     if page.stem == "README" and page.parent == GUIDES:
         assert found == []
         return
     assert found
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for line, kind, code in found:
-        if kind == "bash":
-            shell(code)
-        else:
-            # so that an error shows the page's own line
-            source = compile("\n" * line + code, str(page), "exec")
-            exec(source, namespace)
+    guide.run(page)
+
+
+def test_a_guide_is_a_script(
+    sources: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["guide", "query", "--model", str(sources / "my-model")]
+    words += ["--text", str(sources / "wiki.txt"), "--output", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    before = Path.cwd()
+    guide.main()
+    assert Path.cwd() == before
+    told = capsys.readouterr().out
+    for block in guide.blocks(GUIDES / "query.md"):
+        assert block.code in told
+    assert (tmp_path / "out" / "query" / "acts.zarr" / "zarr.json").is_file()
+    with pytest.raises(SystemExit, match="query is not empty: name another with --output"):
+        guide.main()
 
 
 def test_every_link_of_a_page_leads_somewhere() -> None:
