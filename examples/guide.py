@@ -109,8 +109,10 @@ def prepare(folder: Path, model: Path, texts: list[Any]) -> None:
     """Put a model and two texts, files or documents, into a folder under the guides' names."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).symlink_to(model.absolute())
+        # A folder of links: a link to the folder would give the model its own name.
+        (folder / name).mkdir(parents=True)
+        for file in model.iterdir():
+            (folder / name / file.name).symlink_to(file.absolute())
     for name, text in zip(TEXTS, texts, strict=True):
         if isinstance(text, Path):
             (folder / name).symlink_to(text.absolute())
