@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from zarr.storage import LocalStore, MemoryStore
 import actstore
 from actstore.errors import MissingRunError, SelectionError, StoreError, StoreVersionError
 from actstore.store import create_run
+from actstore.store.backend import LocalBackend
 from actstore.store.layout import shard_rows
 
 
@@ -54,22 +54,24 @@ def test_table_says_what_there_is(path):
 
 def test_opening_imports_neither_torch_nor_transformers(path):
     code = (
-        "import sys, time; begin = time.perf_counter(); import actstore\n"
+        "import sys; import actstore\n"
         f"run = actstore.open({str(path)!r})['gpt2', 'wiki']\n"
         "n = run.sel(layer=2, position=slice(0, 3)).resid.shape[1]\n"
         "assert n > 0 and len(run.row_blocks(10)) == 7\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
-        "print(time.perf_counter() - begin)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 10
 
 
-def test_opening_again_is_quick(path):
-    begin = time.perf_counter()
-    _ = actstore.open(path)["gpt2", "wiki"].sel(layer=2).resid
-    assert time.perf_counter() - begin < 1
+def test_opening_and_choosing_a_layer_read_no_rows(path, monkeypatch):
+    seen = []
+    real = LocalBackend.get
+    monkeypatch.setattr(LocalBackend, "get", lambda self, key: seen.append(key) or real(self, key))
+    chosen = actstore.open(path)["gpt2", "wiki"].sel(layer=2)
+    assert chosen.resid.shape == (1, 50, 6)
+    assert "gpt2/wiki/zarr.json" in seen
+    assert not [key for key in seen if "/resid/c." in key and "/journal/" not in key]
 
 
 def test_what_is_not_a_store_is_refused_in_one_line(path, tmp_path):
